@@ -1,0 +1,184 @@
+"""
+The words of what goes in and out: submissions and their answers, dispatches and their results.
+
+Frozen values, with no I/O and no clock.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeAlias
+
+from attrs import field, frozen
+
+from crq.model import Status
+
+
+@frozen
+class Submission:
+    """
+    What a caller wants run. `sealing.Sealer.seal` makes it fit to be stored.
+
+    :ivar payload: JSON text handed to the script, or None.
+    :ivar idempotency_key: the caller's own name for this submission; a repetition finds its row.
+    """
+
+    subdomain: str
+    apikey: str = field(repr=False)
+    source_code: str = field(repr=False)
+    identifier: str | None = None
+    payload: str | None = field(default=None, repr=False)
+    debug: bool = False
+    idempotency_key: str | None = None
+
+
+@frozen
+class SealedSubmission:
+    """
+    A submission as it is stored: hashes to look it up by, the API key only as a sealed token.
+
+    :ivar idempotency_key: SHA-256 of the caller's key, or of a random one when there was none: an
+        unanswered COMMIT is settled by looking for it.
+    """
+
+    subdomain: str
+    subdomain_hash: str
+    apikey_hash: str
+    sealed_apikey: str = field(repr=False)
+    source_code: str = field(repr=False)
+    identifier: str | None
+    payload: str | None = field(repr=False)
+    debug: bool
+    idempotency_key: str
+
+
+@frozen
+class Admitted:
+    """
+    The execution waits in the queue.
+
+    :ivar repeated: the same idempotency key had been admitted before; nothing new was stored.
+    """
+
+    execution_id: int
+    repeated: bool = False
+
+
+@frozen
+class Rejected:
+    """
+    The queue is too deep (107). The row says so; the caller is told.
+
+    :ivar depth: which cap: ``account`` or ``total``.
+    """
+
+    execution_id: int
+    depth: str
+    limit: int
+
+
+@frozen
+class Invalid:
+    """
+    The script does not parse (201). The row says so; the caller is told.
+    """
+
+    execution_id: int
+    message: str
+    line: int
+    column: int
+
+
+@frozen
+class Mismatch:
+    """
+    The idempotency key belongs to an earlier, different submission; nothing was stored.
+    """
+
+    execution_id: int
+
+
+@frozen
+class Outcome:
+    """
+    How a script ended, as the executor knows it.
+    """
+
+    status: Status
+    error_code: int | None = None
+    error_message: str | None = None
+
+
+@frozen
+class Answered:
+    """
+    The executor, or something in front of it, answered.
+
+    :ivar outcome: the outcome the body carried, if it carried one.
+    :ivar error_code: the code the body carried (112 and 113 come without an outcome).
+    """
+
+    http_status: int
+    outcome: Outcome | None = None
+    error_code: int | None = None
+    detail: str = ""
+
+
+@frozen
+class NotSent:
+    """
+    The request provably never left: refused, no name, no route, no connection in time.
+    """
+
+    detail: str
+
+
+@frozen
+class Lost:
+    """
+    The request left and no whole answer came back; only the row knows whether it began.
+    """
+
+    detail: str
+
+
+DispatchResult: TypeAlias = Answered | NotSent | Lost
+
+
+@frozen
+class RowState:
+    """
+    What settling needs to know of a row.
+    """
+
+    execution_id: int
+    status: str
+    claim_epoch: int | None = None
+
+
+class Settlement(Enum):
+    """
+    What is to be done about a row whose dispatch has ended.
+    """
+
+    NOTHING = "nothing"
+    FINISH = "finish"
+    ASK_LIVENESS = "ask liveness"
+    RELEASE_AND_BACK_OFF = "release and back off"
+    FAIL = "fail"
+
+
+@frozen
+class Started:
+    """
+    What the executor needs to run an execution it is about to start.
+    """
+
+    execution_id: int
+    subdomain: str
+    subdomain_hash: str
+    apikey_hash: str | None
+    sealed_apikey: str | None = field(repr=False)
+    source_code: str | None = field(repr=False)
+    payload: str | None = field(repr=False)
+    debug: bool = field(converter=bool)

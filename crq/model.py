@@ -1,0 +1,210 @@
+"""
+The words of the queue: frozen values and closed sets, with no I/O and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+
+from attrs import field, frozen
+
+from crq.instants import Instant
+
+
+class Status(Enum):
+    """
+    The state of an execution, as the ``status`` column spells it (design: states and the fence).
+    """
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+class ErrorCode(IntEnum):
+    """
+    The error codes a customer may see (brief §3 and §5).
+    """
+
+    DISPATCH_FAILED = 106
+    QUEUE_FULL = 107
+    NONCE_MISSING = 112
+    NONCE_INVALID = 113
+    SCRIPT_INVALID = 201
+    SCRIPT_ERROR = 301
+    EXECUTOR_FATAL = 302
+    OUTCOME_UNKNOWN = 303
+
+
+class Reason(Enum):
+    """
+    Why the head of a lane was left waiting.
+    """
+
+    GATED = "gated"
+    HALF_OPEN = "half open"
+    ACCOUNT_FULL = "account full"
+    POOL_FULL = "pool full"
+    BACKING_OFF = "backing off"
+
+
+@frozen(order=False)
+class Lane:
+    """
+    One account's rows for one API key: they are startable or held together.
+
+    :ivar apikey_hash: None for rows without a key; they form a lane of their own.
+    """
+
+    subdomain_hash: str
+    apikey_hash: str | None
+
+
+@frozen
+class LaneHead:
+    """
+    The oldest queued instant of a lane.
+    """
+
+    lane: Lane
+    queued_at: Instant
+
+
+@frozen
+class InFlight:
+    """
+    A claimed or running execution: it holds a slot.
+
+    :ivar drainer_id: who claimed it; None for a row that was never claimed by a drainer.
+    """
+
+    execution_id: int
+    lane: Lane
+    status: Status
+    claim_epoch: int | None = None
+    drainer_id: str | None = None
+    claimed_at: Instant | None = None
+    started_at: Instant | None = None
+
+
+@frozen
+class Snapshot:
+    """
+    What one tick read: the head of each lane with queued rows, and what is in flight.
+    """
+
+    heads: tuple[LaneHead, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
+
+
+@frozen
+class Limits:
+    """
+    The four caps.
+
+    :ivar in_flight: executions at once, over all accounts (brief §4: half the pool's ceiling of 8).
+    :ivar per_account: of them, at most this many of one account (brief §7).
+    :ivar queued_per_account: depth at which an account is refused (brief §11.1).
+    :ivar queued_total: depth at which everybody is refused (brief §11.1).
+    """
+
+    in_flight: int = 4
+    per_account: int = 2
+    queued_per_account: int = 500
+    queued_total: int = 2000
+
+
+@frozen
+class GateReading:
+    """
+    What the gates answered for a set of keys.
+
+    :ivar closed: instant until which a key is closed; open keys do not appear.
+    :ivar unreadable: keys whose stored value could not be understood, with what was found.
+    """
+
+    closed: Mapping[str, Instant] = field(factory=dict)
+    unreadable: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class Take:
+    """
+    A lane the plan starts rows of.
+
+    :ivar queued_at: the head as it was read: the lower bound of the lane read (claim, tombstones).
+    :ivar at_most: how many rows of it may start.
+    """
+
+    lane: Lane
+    queued_at: Instant
+    at_most: int
+
+
+@frozen
+class Hold:
+    """
+    A lane the plan left waiting, and why.
+
+    :ivar until: when the reason ends, where that is known.
+    """
+
+    lane: Lane
+    queued_at: Instant
+    reason: Reason
+    until: Instant | None = None
+
+
+@frozen
+class Plan:
+    """
+    What one tick decided: every head is either taken or held with a reason.
+    """
+
+    takes: tuple[Take, ...] = ()
+    holds: tuple[Hold, ...] = ()
+
+
+@frozen
+class Candidate:
+    """
+    A queued row that a claim has locked and may take.
+    """
+
+    execution_id: int
+    job_id: int | None
+    lane: Lane
+    queued_at: Instant
+
+
+@frozen
+class Claimed:
+    """
+    A row this drainer has claimed, with the nonce only this claim knows.
+    """
+
+    execution_id: int
+    job_id: int
+    lane: Lane
+    claim_epoch: int
+    nonce: str = field(repr=False)
+
+
+def shown_as(status: str, error_code: int | None, started_at: Instant | None) -> str:
+    """
+    The one word a customer sees for a state (design: states and the fence).
+
+    An unknown status is shown as it is: a stored row is never hidden because it is odd.
+    """
+    if status == Status.CLAIMED.value:
+        return Status.QUEUED.value
+    if status == Status.FAILED.value and error_code == ErrorCode.OUTCOME_UNKNOWN and started_at:
+        return "outcome unknown"
+    if status == Status.FAILED.value and started_at is None:
+        return "never started"
+    return status
