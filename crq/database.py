@@ -1,0 +1,348 @@
+"""
+The two databases: how to connect, how a transaction runs, what an error means.
+
+Synchronous and without Twisted, so that the daemon (through `crq.pool`), the executor and the
+command line run the very same statements.
+
+# Note [What a transaction may assume]
+
+Connections are in autocommit mode; `transact` brackets a function with BEGIN and COMMIT. The
+function may run up to three times (a deadlock, a lock wait or a lost connection undoes it whole),
+so it must only touch its cursor. MariaDB's default undoes a single statement on a lock-wait
+time-out and leaves the rest of the transaction standing: that is why 1205 rolls back here.
+When the answer to COMMIT itself is lost nobody knows whether it holds: `CommitUnknown` says so, and
+the caller settles it by reading, never by repeating.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+from attrs import field, frozen
+from pymysql.constants import CLIENT, FIELD_TYPE
+from pymysql.converters import conversions
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+ATTEMPTS = 3  # of one transaction (ruling 11)
+LOCK_WAIT = 5  # s; a claim that waits longer is better off in the next tick
+BUSY_TIMEOUT = 5.0  # s; SQLite writers queue for one lock, and its queue is not fair
+DEADLOCK, LOCK_WAIT_TIMEOUT, CHANGED_SINCE_READ, NODE_NOT_READY = 1213, 1205, 1020, 1047
+REPEATABLE: Final = frozenset({DEADLOCK, LOCK_WAIT_TIMEOUT, CHANGED_SINCE_READ, NODE_NOT_READY})
+LOST: Final = frozenset(
+    {2006, 2013, 2055, 4031, 1927, 1053}
+)  # gone, cut off, idle, killed, stopping
+
+# DATETIME comes back as the text that went in: see crq.instants.instant_text.
+_CONVERSIONS: Final = {
+    kind: how
+    for kind, how in conversions.items()
+    if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
+}
+_SQL_MODE: Final = (
+    "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
+    "NO_ENGINE_SUBSTITUTION"
+)
+
+
+class CommitUnknown(Exception):
+    """
+    The connection was lost between COMMIT and its answer. Read before you try again.
+    """
+
+
+class Cursor:
+    """
+    A DB-API cursor that takes ``?`` for a parameter on both databases.
+
+    :ivar dialect: ``sqlite`` or ``mysql``, for the few statements that differ.
+    """
+
+    __slots__ = ("_cursor", "_observe", "dialect")
+
+    def __init__(self, cursor: Any, dialect: str, observe: Callable[[str], None] | None) -> None:
+        self._cursor = cursor
+        self._observe = observe
+        self.dialect = dialect
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Cursor:
+        """
+        Run one statement and return this cursor.
+        """
+        if self._observe is not None:
+            self._observe(sql)
+        if self.dialect == "mysql":
+            self._cursor.execute(sql.replace("?", "%s"), parameters)
+        else:
+            self._cursor.execute(sql, parameters)
+        return self
+
+    def one(self) -> tuple[Any, ...] | None:
+        """
+        The next row, or None.
+        """
+        row: tuple[Any, ...] | None = self._cursor.fetchone()
+        return row
+
+    def all(self) -> Sequence[tuple[Any, ...]]:
+        """
+        All rows that are left.
+        """
+        rows: Sequence[tuple[Any, ...]] = self._cursor.fetchall()
+        return rows
+
+    def scalar(self) -> Any:
+        """
+        The first column of the next row; None when there is no row.
+        """
+        row = self._cursor.fetchone()
+        return None if row is None else row[0]
+
+    @property
+    def rowcount(self) -> int:
+        """
+        Rows the last statement matched (not only those it changed) on both databases.
+        """
+        return int(self._cursor.rowcount)
+
+    @property
+    def lastrowid(self) -> int:
+        """
+        The key of the last inserted row.
+        """
+        return int(self._cursor.lastrowid)
+
+
+@frozen
+class Database:
+    """
+    One database, by its URL. Holds no connection.
+
+    :ivar url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
+        ``mysql://user:password@host:port/name`` with ``unix_socket``, ``ssl_ca`` as options.
+    :ivar timeout: seconds to connect, and to wait for an answer, before the server counts as away.
+    :ivar observe: called with the text of each statement, to count or to disturb them.
+    :ivar repeated: called with the error whenever a transaction is run again.
+    """
+
+    url: str = field(repr=False)
+    timeout: float = 10.0
+    observe: Callable[[str], None] | None = field(default=None, repr=False, eq=False)
+    repeated: Callable[[BaseException], None] | None = field(default=None, repr=False, eq=False)
+
+    @url.validator
+    def _understood(self, _attribute: object, _value: str) -> None:
+        self.connect_arguments()
+
+    @property
+    def dialect(self) -> str:
+        """
+        ``sqlite`` or ``mysql`` (MariaDB included).
+        """
+        return "sqlite" if urlsplit(self.url).scheme == "sqlite" else "mysql"
+
+    @property
+    def module(self) -> str:
+        """
+        The DB-API module, by name, as adbapi wants it.
+        """
+        return "sqlite3" if self.dialect == "sqlite" else "pymysql"
+
+    @property
+    def path(self) -> str:
+        """
+        The file of a SQLite database.
+        """
+        return unquote(urlsplit(self.url).path[1:])
+
+    def connect_arguments(self) -> dict[str, Any]:
+        """
+        Keyword arguments of the module's ``connect``.
+
+        :raise ValueError: the URL is not one we understand; the text never repeats the password.
+        """
+        parts = urlsplit(self.url)
+        if parts.scheme == "sqlite":
+            if parts.netloc or not self.path:
+                raise ValueError("a SQLite URL is sqlite:///relative.db or sqlite:////absolute.db")
+            return {
+                "database": self.path,
+                "timeout": BUSY_TIMEOUT,
+                "isolation_level": None,
+                "check_same_thread": False,  # adbapi closes connections from the reactor's thread
+            }
+        if parts.scheme not in ("mysql", "mariadb"):
+            raise ValueError("the URL must begin with sqlite:/// or mysql://")
+        name = unquote(parts.path.lstrip("/"))
+        if not name or "/" in name:
+            raise ValueError("the URL must name a database: mysql://user:password@host:3306/name")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = sorted(set(options) - {"unix_socket", "ssl_ca"})
+        if unknown:
+            raise ValueError(f"the URL has an unknown option: {unknown[0]}")
+        return {
+            "host": parts.hostname or "localhost",
+            "port": parts.port or 3306,
+            "user": unquote(parts.username or "") or None,
+            "password": unquote(parts.password or ""),
+            "database": name,
+            "charset": "utf8mb4",
+            "autocommit": True,
+            # So that rowcount means the same as on SQLite: rows matched.
+            "client_flag": CLIENT.FOUND_ROWS,
+            "connect_timeout": max(1, int(self.timeout)),
+            "read_timeout": self.timeout,
+            "write_timeout": self.timeout,
+            "conv": _CONVERSIONS,
+            **{name: value for name, value in options.items() if value},
+        }
+
+    def connect(self) -> Any:
+        """
+        Open a connection that is ready for use.
+        """
+        module = sqlite3 if self.dialect == "sqlite" else pymysql
+        connection = module.connect(**self.connect_arguments())
+        self.prepare(connection)
+        return connection
+
+    def prepare(self, connection: Any) -> None:
+        """
+        Give a fresh connection the session we rely on (adbapi's ``cp_openfun``).
+        """
+        cursor = connection.cursor()
+        if self.dialect == "sqlite":
+            cursor.execute("PRAGMA synchronous = FULL")  # a commit that answered is on the disk
+            cursor.execute("PRAGMA foreign_keys = ON")
+        else:
+            cursor.execute(
+                f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00',"
+                f" innodb_lock_wait_timeout = {LOCK_WAIT}"
+            )
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.close()
+
+    def read(
+        self,
+        connection: Any,
+        function: Callable[Concatenate[Cursor, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """
+        Run a function that only reads; each statement sees what is committed by then.
+        """
+        return self._attempts(connection, False, function, *args, **kwargs)
+
+    def transact(
+        self,
+        connection: Any,
+        function: Callable[Concatenate[Cursor, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """
+        Run a function in one transaction (see note [What a transaction may assume]).
+
+        :raise CommitUnknown: the answer to COMMIT was lost.
+        """
+        return self._attempts(connection, True, function, *args, **kwargs)
+
+    def _attempts(
+        self,
+        connection: Any,
+        write: bool,
+        function: Callable[Concatenate[Cursor, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        for attempt in range(1, ATTEMPTS + 1):
+            committing = False
+            try:
+                cursor = Cursor(connection.cursor(), self.dialect, self.observe)
+                if write:
+                    cursor.execute("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
+                result = function(cursor, *args, **kwargs)
+                if write:
+                    committing = True
+                    cursor.execute("COMMIT")
+                return result
+            except BaseException as error:
+                lost = is_lost(error)
+                if write and not lost:
+                    self._roll_back(connection)
+                if lost and committing:
+                    self._discard(connection)
+                    raise CommitUnknown from error
+                # A server that was too slow once is not asked the same again while others wait.
+                again = is_repeatable(error) or (lost and "timed out" not in str(error))
+                if attempt == ATTEMPTS or not again:
+                    if lost:
+                        self._discard(connection)
+                    raise
+                if self.repeated is not None:
+                    self.repeated(error)
+                if lost:
+                    self._reopen(connection)
+        raise AssertionError("unreachable")
+
+    def _roll_back(self, connection: Any) -> None:
+        try:
+            if self.dialect == "mysql" or connection.in_transaction:
+                connection.rollback()
+        except Exception:  # noqa: BLE001
+            # A connection that cannot even roll back is not used again: the server undoes it.
+            self._discard(connection)
+
+    def _discard(self, connection: Any) -> None:
+        with suppress(Exception):
+            connection.close() if self.dialect == "sqlite" else connection._force_close()
+
+    def _reopen(self, connection: Any) -> None:
+        self._discard(connection)
+        connection.connect()
+        self.prepare(connection)
+
+
+def is_lost(error: BaseException) -> bool:
+    """
+    Whether the connection is gone (PyMySQL says ``InterfaceError(0, '')`` once it has noticed).
+    """
+    if isinstance(error, pymysql.err.InterfaceError):
+        return True
+    return isinstance(error, pymysql.err.MySQLError) and _code(error) in LOST
+
+
+def is_repeatable(error: BaseException) -> bool:
+    """
+    Whether the whole transaction may be run again because the database undid it.
+    """
+    if isinstance(error, sqlite3.OperationalError):
+        return "locked" in str(error)
+    return isinstance(error, pymysql.err.MySQLError) and _code(error) in REPEATABLE
+
+
+def is_outage(error: BaseException) -> bool:
+    """
+    Whether the database is away, full, read-only or overloaded; not a fault in a statement.
+    """
+    return isinstance(
+        error,
+        (
+            sqlite3.OperationalError,
+            pymysql.err.OperationalError,
+            pymysql.err.InterfaceError,
+            pymysql.err.InternalError,
+            CommitUnknown,
+        ),
+    )
+
+
+def _code(error: pymysql.err.MySQLError) -> int:
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0

@@ -1,0 +1,49 @@
+"""
+All transitions of an execution: one function each, one conditional UPDATE each.
+
+Plain functions on a `crq.database.Cursor`, called inside `Database.transact`; the daemon reaches
+them through adbapi, the executor and the command line directly. Every UPDATE names the state it
+leaves, and the row count says who won; "somebody else decided" is an answer, not an error.
+
+# Note [The fence]
+
+`claim` mints a nonce and stores its SHA-256; `start` needs it and takes it away. A row that is
+still claimed has therefore not begun, whatever was sent, and may go back to the queue; a row that
+is running has begun and is never started again.
+"""
+
+from crq.executions.admission import admit, find, record_invalid
+from crq.executions.claiming import (
+    cancel,
+    claim,
+    fail_dispatch,
+    heads,
+    in_flight,
+    release,
+    snapshot,
+)
+from crq.executions.keeping import purge, reap_queued, running_since, scrub
+from crq.executions.running import died, finish, row_state, start, startable, worker_of
+
+__all__ = [
+    "admit",
+    "cancel",
+    "claim",
+    "died",
+    "fail_dispatch",
+    "find",
+    "finish",
+    "heads",
+    "in_flight",
+    "purge",
+    "reap_queued",
+    "record_invalid",
+    "release",
+    "row_state",
+    "running_since",
+    "scrub",
+    "snapshot",
+    "start",
+    "startable",
+    "worker_of",
+]

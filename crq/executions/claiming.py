@@ -1,0 +1,193 @@
+"""
+From queued to claimed and back.
+
+# Note [The claim]
+
+The lock row comes first and is *written*: a plain FOR UPDATE does not hold on Galera, and a read
+before it could be stale. What is in flight is read again under it, so that a plan may be stale but
+the caps may not. The epoch it returns is put on the claimed rows; if the answer to COMMIT is lost,
+the rows are looked up by it. Lane reads carry the head's instant as their lower bound: without it a
+locking read steps over every delete-marked entry an old read view keeps alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from crq import policy
+from crq.database import Cursor
+from crq.executions.rows import instant, marks, take_lock
+from crq.instants import Instant, instant_of, instant_text
+from crq.model import Candidate, Claimed, InFlight, Lane, LaneHead, Limits, Plan, Snapshot, Status
+from crq.sealing import sha256_hex
+
+_IN_FLIGHT = """
+    SELECT execution_id, subdomain_hash, apikey_hash, status, claim_epoch, drainer_id, claimed_at,
+           started_at
+      FROM codeRunner_executions
+     WHERE status IN ('claimed', 'running')
+"""
+
+# idx_lane; a loose index scan, only because status is in the GROUP BY ("Using index for group-by").
+_HEADS_MYSQL = """
+    SELECT status, subdomain_hash, apikey_hash, MIN(queued_at)
+      FROM codeRunner_executions
+     WHERE status = 'queued'
+     GROUP BY status, subdomain_hash, apikey_hash
+"""
+
+# idx_lane; SQLite has no loose scan, so two seeks a lane are spelled out.
+_HEADS_SQLITE = """
+    WITH RECURSIVE lanes (a, k, q) AS (
+        SELECT * FROM (
+            SELECT subdomain_hash, apikey_hash, queued_at FROM codeRunner_executions
+             WHERE status = 'queued' ORDER BY subdomain_hash, apikey_hash, queued_at LIMIT 1)
+        UNION ALL
+        SELECT n.subdomain_hash, n.apikey_hash, n.queued_at
+          FROM lanes JOIN codeRunner_executions n ON n.execution_id = COALESCE(
+            (SELECT execution_id FROM codeRunner_executions
+              WHERE status = 'queued' AND subdomain_hash = lanes.a
+                AND apikey_hash > COALESCE(lanes.k, '')
+              ORDER BY apikey_hash, queued_at LIMIT 1),
+            (SELECT execution_id FROM codeRunner_executions
+              WHERE status = 'queued' AND subdomain_hash > lanes.a
+              ORDER BY subdomain_hash, apikey_hash, queued_at LIMIT 1)))
+    SELECT 'queued', a, k, q FROM lanes
+"""
+
+
+def in_flight(txn: Cursor) -> tuple[InFlight, ...]:
+    """
+    Read what holds a slot: at most as many rows as the global cap, counted by the caller.
+    """
+    return tuple(
+        InFlight(
+            execution_id=row[0],
+            lane=Lane(row[1], row[2]),
+            status=Status(row[3]),
+            claim_epoch=row[4],
+            drainer_id=row[5],
+            claimed_at=instant(row[6]),
+            started_at=instant(row[7]),
+        )
+        for row in txn.execute(_IN_FLIGHT).all()
+    )
+
+
+def heads(txn: Cursor) -> tuple[LaneHead, ...]:
+    """
+    Read the oldest queued instant of each lane, by index seeks alone.
+    """
+    rows = txn.execute(_HEADS_SQLITE if txn.dialect == "sqlite" else _HEADS_MYSQL).all()
+    return tuple(LaneHead(Lane(row[1], row[2]), instant_of(row[3])) for row in rows)
+
+
+def snapshot(txn: Cursor, slots: int) -> Snapshot:
+    """
+    Read what a plan needs; heads only when fewer than ``slots`` executions are in flight.
+    """
+    flights = in_flight(txn)
+    return Snapshot(heads(txn) if len(flights) < slots else (), flights)
+
+
+def claim(
+    txn: Cursor,
+    plan: Plan,
+    limits: Limits,
+    drainer_id: str,
+    now: Instant,
+    mint: Callable[[], str],
+    unanswered: Iterable[InFlight] = (),
+) -> tuple[Claimed, ...]:
+    """
+    Take from a plan what still fits, oldest first, each row under a fresh nonce.
+
+    See notes [The claim] and [The fence].
+
+    :param unanswered: dispatches whose answer has not come; they hold a slot even if their row is
+        finished already.
+    """
+    epoch = take_lock(txn, "codeRunner_drain")
+    flights = {flight.execution_id: flight for flight in (*unanswered, *in_flight(txn))}
+    lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
+    same = "IS" if txn.dialect == "sqlite" else "<=>"
+    candidates: list[Candidate] = []
+    for take in plan.takes:
+        rows = txn.execute(
+            f"""
+            SELECT execution_id, job_id, queued_at FROM codeRunner_executions
+             WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?
+               AND queued_at >= ?
+             ORDER BY queued_at, execution_id LIMIT ? {lock}
+            """,  # noqa: S608 - two fixed words of the dialect
+            (
+                take.lane.subdomain_hash,
+                take.lane.apikey_hash,
+                instant_text(take.queued_at),
+                take.at_most,
+            ),
+        ).all()
+        candidates += (Candidate(row[0], row[1], take.lane, instant_of(row[2])) for row in rows)
+    chosen = policy.pick(candidates, flights.values(), limits)
+    if not chosen:
+        return ()
+    claimed = tuple(
+        Claimed(row.execution_id, row.job_id or 0, row.lane, epoch, mint()) for row in chosen
+    )
+    nonces: list[object] = []
+    for row in claimed:
+        nonces += (row.execution_id, sha256_hex(row.nonce))
+    # One instant for all of them; never before any of them was queued (hosts' clocks differ).
+    at = max(now, *(row.queued_at for row in chosen))
+    txn.execute(
+        f"""
+        UPDATE codeRunner_executions
+           SET status = 'claimed', claim_epoch = ?, drainer_id = ?, claimed_at = ?,
+               nonce_hash = CASE execution_id {"WHEN ? THEN ? " * len(claimed)} END
+         WHERE execution_id IN ({marks(len(claimed))}) AND status = 'queued'
+        """,  # noqa: S608 - only placeholders are put in
+        (epoch, drainer_id, instant_text(at), *nonces, *(row.execution_id for row in claimed)),
+    )
+    if txn.rowcount != len(claimed):
+        raise RuntimeError(f"claimed {txn.rowcount} of {len(claimed)} locked rows")
+    return claimed
+
+
+def release(txn: Cursor, execution_id: int, claim_epoch: int | None) -> bool:
+    """
+    Put a claimed row back in its place in the queue; its nonce is worth nothing from then on.
+    """
+    txn.execute(
+        "UPDATE codeRunner_executions SET status = 'queued', nonce_hash = NULL, claimed_at = NULL,"
+        " claim_epoch = NULL, drainer_id = NULL"
+        " WHERE execution_id = ? AND status = 'claimed' AND claim_epoch = ?",
+        (execution_id, claim_epoch),
+    )
+    return txn.rowcount == 1
+
+
+def fail_dispatch(
+    txn: Cursor, execution_id: int, claim_epoch: int, message: str, now: Instant
+) -> bool:
+    """
+    Close a claimed row that cannot be dispatched for a reason of its own (106, never started).
+    """
+    txn.execute(
+        "UPDATE codeRunner_executions SET status = 'failed', error_code = 106, error_message = ?,"
+        " nonce_hash = NULL, finished_at = ?"
+        " WHERE execution_id = ? AND status = 'claimed' AND claim_epoch = ?",
+        (message, instant_text(now), execution_id, claim_epoch),
+    )
+    return txn.rowcount == 1
+
+
+def cancel(txn: Cursor, execution_id: int, now: Instant) -> bool:
+    """
+    Cancel an execution that has not been claimed.
+    """
+    txn.execute(
+        "UPDATE codeRunner_executions SET status = 'cancelled', finished_at = ?"
+        " WHERE execution_id = ? AND status = 'queued'",
+        (instant_text(now), execution_id),
+    )
+    return txn.rowcount == 1

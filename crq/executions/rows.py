@@ -1,0 +1,32 @@
+"""
+What the statements of this package share.
+"""
+
+from __future__ import annotations
+
+from crq.database import Cursor
+from crq.instants import Instant, instant_of
+
+
+def take_lock(txn: Cursor, table: str) -> int:
+    """
+    Write the one row of a lock table and return its new epoch; held until the transaction ends.
+    """
+    txn.execute(f"UPDATE {table} SET epoch = epoch + 1 WHERE id = 1")  # noqa: S608
+    if txn.rowcount != 1:
+        raise RuntimeError(f"{table} has lost its row: run `crq db upgrade`")
+    return int(txn.execute(f"SELECT epoch FROM {table} WHERE id = 1").scalar())  # noqa: S608
+
+
+def instant(text: str | None) -> Instant | None:
+    """
+    Read an instant that may be NULL.
+    """
+    return None if text is None else instant_of(text)
+
+
+def marks(count: int) -> str:
+    """
+    That many placeholders.
+    """
+    return ", ".join("?" * count)

@@ -1,0 +1,3 @@
+"""
+The revisions, in order.
+"""
