@@ -1,0 +1,197 @@
+"""
+Dispatches on their way: sent, awaited, settled.
+
+# Note [In flight]
+
+Slots are counted from the rows, so that neither a restart nor a second drainer doubles the caps. To
+them come dispatches whose answer is still due although their row is finished: the executor is busy
+until it has answered. A dispatch leaves ``outstanding`` only when its row has been settled; while
+the database is away, settling is tried again, so that a slot is neither lost nor given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define, field
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from crq import executions, policy
+from crq.backoff import BackOff
+from crq.database import is_outage
+from crq.gatememory import GateMemory
+from crq.instants import Instant
+from crq.interfaces import ITransport
+from crq.messages import Answered, DispatchResult, Lost, Settlement
+from crq.model import Claimed, InFlight, Status
+from crq.pool import Pool
+from crq.pulse import Pulse
+
+SETTLE_AGAIN = 1.0  # s until settling is tried again while the database is away
+
+
+@define(eq=False)
+class Dispatcher:
+    """
+    Carries claimed rows to the executor and settles them.
+
+    :ivar freed: called whenever a slot may have become free.
+    """
+
+    pool: Pool
+    gates: GateMemory
+    transport: ITransport
+    pulse: Pulse
+    clock: IReactorTime
+    wall: Callable[[], Instant]
+    freed: Callable[[], None] = field(init=False)
+    back_off: BackOff = field(init=False, factory=BackOff)
+    outstanding: dict[int, Claimed] = field(init=False, factory=dict)
+    _answers: dict[int, Deferred[None]] = field(init=False, factory=dict)
+    _idle: Deferred[None] | None = field(init=False, default=None)
+
+    _log = Logger()
+
+    def in_flight(self) -> dict[int, InFlight]:
+        """
+        What is on its way, as it counts against the caps.
+        """
+        return {
+            execution_id: InFlight(execution_id, claimed.lane, Status.RUNNING)
+            for execution_id, claimed in self.outstanding.items()
+        }
+
+    def dispatch(self, claimed: Claimed) -> None:
+        """
+        Send a claimed row on its way; returns at once.
+        """
+        self.outstanding[claimed.execution_id] = claimed
+        self.pulse.starts += 1
+        self._log.info(
+            "execution {execution_id} dispatched",
+            action="dispatched",
+            execution_id=claimed.execution_id,
+            job_id=claimed.job_id,
+        )
+        answer = Deferred.fromCoroutine(self._carry(claimed))
+        if claimed.execution_id in self.outstanding:
+            self._answers[claimed.execution_id] = answer
+
+    async def drain(self, limit: float) -> None:
+        """
+        Wait for all answers, at most ``limit`` seconds; then hang up.
+
+        What is unanswered goes on in the executor; its row says how it ended.
+        """
+        if self.outstanding:
+            self._log.info(
+                "waiting for {count} answers", action="draining", count=len(self.outstanding)
+            )
+            self._idle = Deferred()
+            self._idle.addTimeout(limit, self.clock, onTimeoutCancel=lambda *_: None)
+            await self._idle
+        for execution_id, answer in list(self._answers.items()):
+            self._log.warn(
+                "execution {execution_id} goes on in the executor",
+                action="left running",
+                execution_id=execution_id,
+            )
+            answer.cancel()
+        await self.transport.close()
+
+    async def _carry(self, claimed: Claimed) -> None:
+        try:
+            try:
+                result = await self.transport.dispatch(claimed)
+            except Exception as error:  # noqa: BLE001 - a slot is never lost to a fault of ours
+                self._log.failure("dispatch failed", action="dispatch failed")
+                result = Lost(f"{type(error).__name__}: {error}")
+            await self._settle(claimed, result)
+        except CancelledError:
+            pass  # the daemon stops
+        finally:
+            self.outstanding.pop(claimed.execution_id, None)
+            self._answers.pop(claimed.execution_id, None)
+            if self._idle is not None and not self.outstanding:
+                idle, self._idle = self._idle, None
+                idle.callback(None)
+            self.freed()
+
+    async def _settle(self, claimed: Claimed, result: DispatchResult) -> None:
+        told = False
+        while True:
+            try:
+                await self._settle_once(claimed, result)
+            except Exception as error:  # noqa: BLE001 - see note [In flight]
+                if not is_outage(error):
+                    self._log.failure("settling failed", action="settle failed")
+                    return
+                if not told:
+                    self._log.warn(
+                        "execution {execution_id} cannot be settled yet: {error}",
+                        action="settle waits",
+                        execution_id=claimed.execution_id,
+                        error=str(error),
+                    )
+                told = True
+            else:
+                return
+            await deferLater(self.clock, SETTLE_AGAIN)
+
+    async def _settle_once(self, claimed: Claimed, result: DispatchResult) -> None:
+        execution_id = claimed.execution_id
+        row = await self.pool.read(executions.row_state, execution_id)
+        what = policy.settle(result, claimed.claim_epoch, row)
+        detail = result.detail
+        if isinstance(result, Answered):
+            detail = f"HTTP {result.http_status} {detail}".rstrip()
+        if what is Settlement.FINISH and isinstance(result, Answered) and result.outcome:
+            await self.pool.transact(executions.finish, execution_id, result.outcome, self.wall())
+        elif what is Settlement.FAIL:
+            await self.pool.transact(
+                executions.fail_dispatch, execution_id, claimed.claim_epoch, detail, self.wall()
+            )
+        elif what is Settlement.RELEASE_AND_BACK_OFF:
+            await self.pool.transact(executions.release, execution_id, claimed.claim_epoch)
+            self._not_taken(claimed, detail)
+        elif what is Settlement.ASK_LIVENESS:
+            self._log.warn(
+                "execution {execution_id} began and gave no answer: {detail}",
+                action="no answer",
+                execution_id=execution_id,
+                detail=detail,
+            )
+        if what in (Settlement.NOTHING, Settlement.FINISH, Settlement.FAIL):
+            self.taken(claimed)
+            if claimed.lane.apikey_hash is not None and what is not Settlement.FAIL:
+                self.gates.ended(claimed.lane.apikey_hash)
+        self._log.debug(
+            "execution {execution_id} settled: {what}",
+            action="settled",
+            execution_id=execution_id,
+            what=what.value,
+        )
+
+    def _not_taken(self, claimed: Claimed, detail: str) -> None:
+        pause = self.back_off.failed(claimed.lane, self.clock.seconds())
+        if self.pulse.alarm != detail:  # one line an outage, not a try
+            self._log.error(
+                "the executor took no work: {detail}; trying again in {pause} s",
+                action="backing off",
+                execution_id=claimed.execution_id,
+                detail=detail,
+                pause=pause,
+            )
+        self.pulse.alarm = detail
+
+    def taken(self, claimed: Claimed) -> None:
+        """
+        Note that the executor has taken this row.
+        """
+        if self.back_off.succeeded(claimed.lane):
+            self._log.info("the executor takes work again", action="executor back")
+            self.pulse.alarm = None
+            self.pulse.backing_off_until = None

@@ -1,0 +1,134 @@
+"""
+The janitor of each minute: overdue rows, aged rows (off by default), API keys, old rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define, field
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from crq import executions
+from crq.config import ReaperOptions
+from crq.executions.running import REAPED
+from crq.instants import Instant
+from crq.pool import Pool
+from crq.suspects import Ages
+
+DAY = 86_400  # s
+
+
+@define(eq=False)
+class Reaper(Service):
+    """
+    Keeps the tables in order (rulings 1-3).
+
+    :ivar wall: the wall clock, for what is stored.
+    :ivar clock: the monotonic clock, for ages and the timer.
+    """
+
+    pool: Pool
+    options: ReaperOptions
+    clock: IReactorTime
+    wall: Callable[[], Instant]
+    _ages: Ages = field(init=False, factory=Ages)
+    _loop: LoopingCall = field(init=False)
+    _round: Deferred[None] | None = field(init=False, default=None)
+    _stopping: bool = field(init=False, default=False)
+    _told: str | None = field(init=False, default=None)
+
+    _log = Logger()
+
+    def __attrs_post_init__(self) -> None:
+        self._loop = LoopingCall(self._timed)
+        self._loop.clock = self.clock
+
+    def startService(self) -> None:
+        """
+        Begin the rounds; the first one is due after one interval, not in the rush of a start.
+        """
+        super().startService()
+        self._loop.start(self.options.every, now=False)
+
+    def stopService(self) -> Deferred[None]:
+        """
+        Begin no new round or batch, and wait for the one that runs.
+        """
+        super().stopService()
+        self._stopping = True
+        if self._loop.running:
+            self._loop.stop()
+        return Deferred.fromCoroutine(self._finish())
+
+    async def _finish(self) -> None:
+        if self._round is not None:
+            await self._round
+
+    def _timed(self) -> None:
+        if self._round is None:
+            self._round = Deferred()
+            Deferred.fromCoroutine(self._go_round())
+
+    async def _go_round(self) -> None:
+        try:
+            await self.run_once()
+        except Exception as error:  # noqa: BLE001 - the rounds survive any fault
+            text = f"{type(error).__name__}: {error}"
+            if text != self._told:  # one report an outage
+                self._log.failure("reaping failed: {error}", action="reap failed", error=text)
+            self._told = text
+        else:
+            self._told = None
+        done, self._round = self._round, None
+        if done is not None:
+            done.callback(None)
+
+    async def run_once(self) -> dict[str, int]:
+        """
+        Do one round; returns how many rows each part touched.
+        """
+        now = self.wall()
+        counts = {"reaped": await self._reap(now), "aged": 0}
+        if self.options.queued_limit:
+            before = now - self.options.queued_limit
+            counts["aged"] = await self.pool.transact(executions.reap_queued, before, now)
+        counts["scrubbed"] = await self._batches(executions.scrub, now - self.options.scrub_after)
+        counts["purged"] = await self._batches(executions.purge, now - self.options.keep_days * DAY)
+        if any(counts.values()):
+            self._log.info(
+                "reaped {reaped}, aged {aged}, scrubbed {scrubbed}, purged {purged}",
+                action="reaped",
+                **counts,
+            )
+        return counts
+
+    async def _reap(self, now: Instant) -> int:
+        """
+        Close rows that have been running for longer than any script may (the last net).
+
+        All running rows are read, so that each is seen early: an age counts from there on the
+        monotonic clock, and a stepped wall clock reaps nobody.
+        """
+        running = await self.pool.read(executions.running_since)
+        ages = self._ages.of(running, self.clock.seconds(), now)
+        reaped = 0
+        for execution_id, age in ages.items():
+            if age >= self.options.running_limit:
+                reaped += await self.pool.transact(executions.died, execution_id, now, REAPED)
+        return reaped
+
+    async def _batches(self, function: Callable[..., int], before: Instant) -> int:
+        """
+        Run a batched function until a batch comes back short, each batch in its own transaction.
+        """
+        total = 0
+        while True:
+            count: int = await self.pool.transact(function, before, self.options.batch)
+            total += count
+            if count < self.options.batch or self._stopping:
+                return total

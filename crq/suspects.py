@@ -1,0 +1,80 @@
+"""
+Running rows whose answer will not come: which of them have a dead worker.
+
+# Note [Ages over a stepped clock]
+
+A row's age is its wall age when this process first saw it, plus monotonic seconds since: a stepped
+wall clock neither ages nor rejuvenates what is already known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from attrs import define, field
+
+from crq.instants import Instant
+from crq.liveness import GRACE
+from crq.model import InFlight
+
+
+@define(eq=False)
+class Ages:
+    """
+    Ages of running rows (see note [Ages over a stepped clock]).
+    """
+
+    _seen: dict[int, tuple[float, float]] = field(init=False, factory=dict)
+
+    def of(
+        self, started: Iterable[tuple[int, Instant]], now: float, wall: Instant
+    ) -> dict[int, float]:
+        """
+        Seconds since each of these rows started; rows that do not appear are forgotten.
+        """
+        self._seen = {
+            execution_id: self._seen.get(execution_id, (now, max(0.0, wall - started_at)))
+            for execution_id, started_at in started
+        }
+        return {key: age + now - first for key, (first, age) in self._seen.items()}
+
+
+@define(eq=False)
+class Suspects:
+    """
+    Decides when a worker is dead.
+
+    :ivar wall_limit: seconds after the start at which a row counts as over where locks are not to
+        be trusted (design: liveness = "wall"); None where they are.
+    """
+
+    wall_limit: float | None
+    _free_since: dict[int, float] = field(init=False, factory=dict)
+    _ages: Ages = field(init=False, factory=Ages)
+
+    def dead(
+        self, flights: Iterable[InFlight], held: Collection[int], now: float, wall: Instant
+    ) -> list[InFlight]:
+        """
+        Tell which running rows have a dead worker.
+
+        A lock must be found free twice, `GRACE` seconds apart: after a server restart a living
+        worker needs a moment to take its lock again. A row that never was claimed by the queue has
+        no lock; only the reaper closes it.
+        """
+        known = [flight for flight in flights if flight.claim_epoch is not None]
+        ages = self._ages.of(
+            ((f.execution_id, f.started_at) for f in known if f.started_at is not None), now, wall
+        )
+        if self.wall_limit is not None:
+            return [f for f in known if ages.get(f.execution_id, 0.0) >= self.wall_limit]
+        self._free_since = {
+            flight.execution_id: self._free_since.get(flight.execution_id, now)
+            for flight in known
+            if flight.execution_id not in held
+        }
+        return [
+            flight
+            for flight in known
+            if now - self._free_since.get(flight.execution_id, now) >= GRACE
+        ]
