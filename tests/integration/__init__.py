@@ -1,0 +1,3 @@
+"""
+Real servers, sockets, processes and signals.
+"""

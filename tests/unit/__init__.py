@@ -1,0 +1,3 @@
+"""
+Pure code and fakes only: trial-style cases that pass under pytest and under trial.
+"""

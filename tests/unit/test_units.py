@@ -1,0 +1,79 @@
+"""
+The units for systemd: what an operator relies on when a process dies.
+"""
+
+from __future__ import annotations
+
+from configparser import RawConfigParser
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from crq.config import DrainerOptions, ExecutorOptions
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = ("crqueue.service", "crqueue-executor.service")
+
+
+def _unit(name: str) -> RawConfigParser:
+    # A unit may repeat a key, and its keys are case-sensitive.
+    parser = RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((DEPLOY / name).read_text())
+    return parser
+
+
+class UnitTests(SynchronousTestCase):
+    """
+    Both units.
+    """
+
+    def test_restarts_for_ever(self) -> None:
+        """
+        A process that dies comes back after a second, however often it dies.
+        """
+        for name in UNITS:
+            unit = _unit(name)
+            self.assertEqual(unit["Unit"]["StartLimitIntervalSec"], "0", name)
+            self.assertEqual(unit["Service"]["Restart"], "always", name)
+            self.assertEqual(unit["Service"]["RestartSec"], "1", name)
+
+    def test_stays_in_the_foreground(self) -> None:
+        """
+        systemd watches the process itself, so nothing forks away and no pid file can go stale.
+        """
+        for name in UNITS:
+            self.assertEqual(_unit(name)["Service"]["Type"], "simple", name)
+        command = _unit("crqueue.service")["Service"]["ExecStart"].split()
+        self.assertIn("--nodaemon", command)
+        self.assertIn("--pidfile=", command)
+
+    def test_daemon_has_time_to_drain(self) -> None:
+        """
+        SIGKILL comes later than the longest stop that the configuration's defaults allow.
+        """
+        drainer = DrainerOptions()
+        timeout = float(_unit("crqueue.service")["Service"]["TimeoutStopSec"])
+        self.assertGreater(timeout, drainer.drain_limit)
+        self.assertGreater(timeout, drainer.stop_limit)
+
+    def test_scripts_have_time_to_end(self) -> None:
+        """
+        Stopping the executor lets a script run to its wall, and signals the master alone.
+        """
+        service = _unit("crqueue-executor.service")["Service"]
+        self.assertGreater(float(service["TimeoutStopSec"]), ExecutorOptions().wall)
+        self.assertEqual(service["KillMode"], "mixed")
+
+    def test_runs_without_privileges(self) -> None:
+        """
+        Neither unit runs as root, gains a privilege, or writes outside its state directory.
+        """
+        for name in UNITS:
+            service = _unit(name)["Service"]
+            self.assertEqual(service["User"], "crqueue", name)
+            self.assertEqual(service["NoNewPrivileges"], "yes", name)
+            self.assertEqual(service["CapabilityBoundingSet"], "", name)
+            self.assertEqual(service["ProtectSystem"], "strict", name)
+            self.assertEqual(service["StateDirectory"], "crqueue", name)
+            self.assertNotIn("ReadWritePaths", service, name)
