@@ -195,3 +195,4 @@ class Dispatcher:
             self._log.info("the executor takes work again", action="executor back")
             self.pulse.alarm = None
             self.pulse.backing_off_until = None
+            self.freed()

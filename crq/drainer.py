@@ -230,6 +230,7 @@ class Drainer(Service):
 
     async def _release(self, row: InFlight, why: str) -> None:
         if await self.pool.transact(executions.release, row.execution_id, row.claim_epoch):
+            self._again = True  # this tick's snapshot does not have it as queued
             self._log.warn(
                 "execution {execution_id} {why}: back to the queue",
                 action="released",

@@ -7,7 +7,8 @@ A plan looks at the oldest instant of each lane and never at the rows behind it,
 the number of lanes. It is exact all the same. Walk the startable heads from old to new and stop
 counting a lane in once the free slots, or the account's room, are spoken for: every lane left out
 has that many older startable rows in front of it, so no row of it can be among those that a FIFO
-walk over all rows would start. `pick` then merges the rows of the chosen lanes.
+walk over all rows would start. `pick` then merges the rows of the chosen lanes. (Lanes whose heads
+share a millisecond go by their name: a head does not know its id.)
 """
 
 from __future__ import annotations

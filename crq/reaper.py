@@ -5,6 +5,7 @@ The janitor of each minute: overdue rows, aged rows (off by default), API keys, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from attrs import define, field
 from twisted.application.service import Service
@@ -17,6 +18,7 @@ from crq import executions
 from crq.config import ReaperOptions
 from crq.executions.running import REAPED
 from crq.instants import Instant
+from crq.liveness import Liveness
 from crq.pool import Pool
 from crq.suspects import Ages
 
@@ -30,12 +32,14 @@ class Reaper(Service):
 
     :ivar wall: the wall clock, for what is stored.
     :ivar clock: the monotonic clock, for ages and the timer.
+    :ivar liveness: the locks of living workers; None where they are not to be trusted.
     """
 
     pool: Pool
     options: ReaperOptions
     clock: IReactorTime
     wall: Callable[[], Instant]
+    liveness: Liveness | None = None
     _ages: Ages = field(init=False, factory=Ages)
     _loop: LoopingCall = field(init=False)
     _round: Deferred[None] | None = field(init=False, default=None)
@@ -111,16 +115,23 @@ class Reaper(Service):
         """
         Close rows that have been running for longer than any script may (the last net).
 
-        All running rows are read, so that each is seen early: an age counts from there on the
-        monotonic clock, and a stepped wall clock reaps nobody.
+        All running rows are looked at, so that each is seen early: from there its age counts on the
+        monotonic clock, and a stepped wall clock reaps nobody. A row whose worker is known to live
+        counts from there alone, also after a restart.
         """
-        running = await self.pool.read(executions.running_since)
-        ages = self._ages.of(running, self.clock.seconds(), now)
+        running, held = await self.pool.read(self._running)
+        ages = self._ages.of(running, self.clock.seconds(), now, held)
         reaped = 0
         for execution_id, age in ages.items():
             if age >= self.options.running_limit:
                 reaped += await self.pool.transact(executions.died, execution_id, now, REAPED)
         return reaped
+
+    def _running(self, txn: Any) -> tuple[tuple[tuple[int, Instant], ...], frozenset[int]]:
+        running = executions.running_since(txn)
+        if self.liveness is None:
+            return running, frozenset()
+        return running, self.liveness.held(txn, [execution_id for execution_id, _ in running])
 
     async def _batches(self, function: Callable[..., int], before: Instant) -> int:
         """

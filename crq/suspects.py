@@ -27,13 +27,22 @@ class Ages:
     _seen: dict[int, tuple[float, float]] = field(init=False, factory=dict)
 
     def of(
-        self, started: Iterable[tuple[int, Instant]], now: float, wall: Instant
+        self,
+        started: Iterable[tuple[int, Instant]],
+        now: float,
+        wall: Instant,
+        alive: Collection[int] = (),
     ) -> dict[int, float]:
         """
         Seconds since each of these rows started; rows that do not appear are forgotten.
+
+        :param alive: rows known to have a living worker: only what this process has seen counts.
         """
         self._seen = {
-            execution_id: self._seen.get(execution_id, (now, max(0.0, wall - started_at)))
+            execution_id: self._seen.get(
+                execution_id,
+                (now, 0.0 if execution_id in alive else max(0.0, wall - started_at)),
+            )
             for execution_id, started_at in started
         }
         return {key: age + now - first for key, (first, age) in self._seen.items()}

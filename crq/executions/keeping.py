@@ -5,7 +5,7 @@ What the janitor of each minute does to rows: overdue, aged, scrubbed, purged (r
 from __future__ import annotations
 
 from crq.database import Cursor
-from crq.executions.rows import marks
+from crq.executions.rows import marks, not_before
 from crq.instants import Instant, instant_of, instant_text
 
 AGED = "waited longer than the limit, never started"
@@ -28,8 +28,8 @@ def reap_queued(txn: Cursor, queued_before: Instant, now: Instant) -> int:
     """
     txn.execute(
         "UPDATE codeRunner_executions SET status = 'failed', error_code = 303, error_message = ?,"
-        " finished_at = ? WHERE status = 'queued' AND queued_at < ?",
-        (AGED, instant_text(now), instant_text(queued_before)),
+        f" finished_at = {not_before('queued_at')} WHERE status = 'queued' AND queued_at < ?",
+        (AGED, *[instant_text(now)] * 2, instant_text(queued_before)),
     )
     return txn.rowcount
 
@@ -52,7 +52,7 @@ def scrub(txn: Cursor, finished_before: Instant, batch: int) -> int:
     ).all()
     if rows:
         txn.execute(
-            f"UPDATE codeRunner_jobs SET apikey = NULL WHERE job_id IN ({marks(len(rows))})",  # noqa: S608 - only placeholders
+            f"UPDATE codeRunner_jobs SET apikey = NULL WHERE job_id IN ({marks(len(rows))})",
             tuple(row[0] for row in rows),
         )
     return len(rows)
@@ -78,11 +78,11 @@ def purge(txn: Cursor, queued_before: Instant, batch: int) -> int:
     jobs = tuple(row[1] for row in rows if row[1] is not None)
     if jobs:
         txn.execute(
-            f"DELETE FROM codeRunner_jobs WHERE job_id IN ({marks(len(jobs))})",  # noqa: S608
+            f"DELETE FROM codeRunner_jobs WHERE job_id IN ({marks(len(jobs))})",
             jobs,
         )
     txn.execute(
-        f"DELETE FROM codeRunner_executions WHERE execution_id IN ({marks(len(executions))})",  # noqa: S608 - only placeholders
+        f"DELETE FROM codeRunner_executions WHERE execution_id IN ({marks(len(executions))})",
         executions,
     )
     return len(rows)

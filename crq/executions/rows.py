@@ -12,10 +12,10 @@ def take_lock(txn: Cursor, table: str) -> int:
     """
     Write the one row of a lock table and return its new epoch; held until the transaction ends.
     """
-    txn.execute(f"UPDATE {table} SET epoch = epoch + 1 WHERE id = 1")  # noqa: S608
+    txn.execute(f"UPDATE {table} SET epoch = epoch + 1 WHERE id = 1")
     if txn.rowcount != 1:
         raise RuntimeError(f"{table} has lost its row: run `crq db upgrade`")
-    return int(txn.execute(f"SELECT epoch FROM {table} WHERE id = 1").scalar())  # noqa: S608
+    return int(txn.execute(f"SELECT epoch FROM {table} WHERE id = 1").scalar())
 
 
 def instant(text: str | None) -> Instant | None:
@@ -30,3 +30,10 @@ def marks(count: int) -> str:
     That many placeholders.
     """
     return ", ".join("?" * count)
+
+
+def not_before(column: str) -> str:
+    """
+    An expression for an instant (given twice), but never before that column's: clocks differ.
+    """
+    return f"CASE WHEN {column} > ? THEN {column} ELSE ? END"

@@ -5,6 +5,7 @@ From claimed to running to an outcome: what the executor does, and what is done 
 from __future__ import annotations
 
 from crq.database import Cursor
+from crq.executions.rows import not_before
 from crq.instants import Instant, instant_text
 from crq.messages import Outcome, RowState, Started
 from crq.sealing import NONCE_TTL, sha256_hex
@@ -37,9 +38,9 @@ def start(txn: Cursor, execution_id: int, nonce: str, worker_id: str, now: Insta
     """
     at = instant_text(now)
     txn.execute(
-        """
+        f"""
         UPDATE codeRunner_executions
-           SET started_at = CASE WHEN claimed_at > ? THEN claimed_at ELSE ? END,
+           SET started_at = {not_before("claimed_at")},
                status = 'running', nonce_hash = NULL, worker_id = ?
          WHERE execution_id = ? AND status = 'claimed' AND nonce_hash = ? AND claimed_at >= ?
         """,
@@ -61,10 +62,10 @@ def finish(txn: Cursor, execution_id: int, outcome: Outcome, now: Instant) -> bo
         at,
         execution_id,
     )
-    text = """
+    text = f"""
         UPDATE codeRunner_executions
            SET status = ?, error_code = ?, error_message = ?,
-               finished_at = CASE WHEN started_at > ? THEN started_at ELSE ? END
+               finished_at = {not_before("started_at")}
          WHERE execution_id = ?
     """
     txn.execute(text + " AND status = 'running'", values)
@@ -80,10 +81,10 @@ def died(txn: Cursor, execution_id: int, now: Instant, message: str = DIED) -> b
     """
     at = instant_text(now)
     txn.execute(
-        """
+        f"""
         UPDATE codeRunner_executions
            SET status = 'failed', error_code = 303, error_message = ?,
-               finished_at = CASE WHEN started_at > ? THEN started_at ELSE ? END
+               finished_at = {not_before("started_at")}
          WHERE execution_id = ? AND status = 'running'
         """,
         (message, at, at, execution_id),
