@@ -20,6 +20,7 @@ from crq import config
 from crq.config import Config, Token
 
 ENVIRONMENT = "CRQ_"
+NOT_OPTIONS = ("CRQ_CONFIG", "CRQ_TOKEN", "CRQ_APIKEY")  # read elsewhere
 SEARCHED = ("crqueue.toml", "/etc/crqueue/crqueue.toml")
 _PATHS = {
     ("secrets", "salt_file"),
@@ -54,7 +55,7 @@ def load(
     if path is not None:
         _anchor(tree, Path(path).absolute().parent)
     for name, text in environment.items():
-        if name.startswith(ENVIRONMENT) and name not in ("CRQ_CONFIG", "CRQ_TOKEN"):
+        if name.startswith(ENVIRONMENT) and name not in NOT_OPTIONS:
             section, _, key = name[len(ENVIRONMENT) :].lower().partition("_")
             _put(tree, section, key, text, name)
     for setting in settings:

@@ -88,16 +88,10 @@ class Liveness:
     def _hold_file(self, execution_id: int) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(execution_id)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _locked(path)
+        if descriptor is None:
+            raise LockBusy(execution_id)
         try:
-            # Those who ask hold a shared lock for an instant; a second worker holds on.
-            for _ in range(TAKE_WITHIN * 100):
-                with suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                threading.Event().wait(0.01)
-            else:
-                raise LockBusy(execution_id)
             yield
             with suppress(FileNotFoundError):
                 path.unlink()
@@ -116,6 +110,23 @@ class Liveness:
         finally:
             os.close(descriptor)
         return False
+
+
+def _locked(path: Path) -> int | None:
+    """
+    Make and lock a file; None: somebody else holds it for too long.
+    """
+    # Those who ask hold a shared lock for an instant; a second worker holds on.
+    for _ in range(TAKE_WITHIN * 100):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            # Its holder has removed it meanwhile: whoever asks would find no file, and no lock.
+        os.close(descriptor)
+        threading.Event().wait(0.01)
+    return None
 
 
 class _Keeper(threading.Thread):
@@ -141,7 +152,8 @@ class _Keeper(threading.Thread):
             try:
                 if self._connection is None:
                     self._connection = self._database.connect()
-                    self._ask("GET_LOCK", 0)
+                    if self._ask("GET_LOCK", 0) != 1:
+                        self._drop()  # the old session still has it: the next look tries again
                 else:
                     self._connection.ping(reconnect=False)
             except Exception:  # noqa: BLE001 - whatever it is, the next look tries again

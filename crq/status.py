@@ -16,13 +16,11 @@ from attrs import evolve, field, frozen
 from crq import executions, policy, records
 from crq.database import Cursor
 from crq.instants import Instant, iso
-from crq.model import GateReading, Hold, InFlight, Lane, LaneHead, Limits, Reason, Snapshot
+from crq.model import GateReading, Hold, InFlight, LaneHead, Limits, Plan, Reason, Snapshot
 from crq.pulse import Pulse
 from crq.verdict import Verdict, judge, not_ready
 
 NAMES = 100  # accounts whose name is looked up
-
-_ONLY_THE_DRAINER_KNOWS = (Reason.HALF_OPEN, Reason.BACKING_OFF)
 
 
 @frozen
@@ -173,24 +171,28 @@ def read(txn: Cursor) -> Reading:
 
 def report(
     reading: Reading,
-    gates: GateReading | None,
+    gates: GateReading,
     limits: Limits,
     now: Instant,
     *,
+    half_open: Collection[str] = (),
     pulse: Pulse | None = None,
     monotonic: float = 0.0,
     tick: float = 1.0,
+    gates_reachable: bool = True,
 ) -> StatusReport:
     """
     Put one report together.
 
-    :param gates: what the gates answered for `Reading.keys`; None: they did not answer.
+    :param gates: the gates of `Reading.keys`, as far as they are known.
+    :param half_open: keys of which one execution goes first.
     :param pulse: of this process's daemon, if it has one; ``monotonic`` and ``tick`` go with it.
+    :param gates_reachable: whether the gates' store answered.
     """
-    closed = _closed(gates, pulse, now)
-    plan = policy.plan(Snapshot(reading.heads, reading.in_flight), closed, limits, now)
-    holds = _holds(plan.holds, tuple(take.lane for take in plan.takes), pulse)
-    held = {hold.lane for hold in holds}
+    closed = {key: until for key, until in gates.closed.items() if until > now}
+    snapshot = Snapshot(reading.heads, reading.in_flight)
+    plan = policy.plan(snapshot, closed, limits, now, half_open=half_open)
+    holds = _holds(plan, pulse)
     verdict, because = judge(
         queued=reading.depth.total,
         in_flight=len(reading.in_flight),
@@ -199,9 +201,7 @@ def report(
         lanes=len(reading.heads),
         unstarted=None
         if pulse is not None or reading.in_flight
-        else max(
-            (now - take.queued_at for take in plan.takes if take.lane not in held), default=None
-        ),
+        else max((now - take.queued_at for take in plan.takes), default=None),
         not_ready=None if pulse is None else not_ready(pulse, monotonic, tick),
         alarm=pulse is not None and pulse.alarm is not None,
     )
@@ -215,8 +215,8 @@ def report(
         in_flight=len(reading.in_flight),
         accounts=_accounts(reading),
         gates=_gates(reading, closed),
-        gates_reachable=gates is not None,
-        unreadable=() if gates is None else tuple(sorted(gates.unreadable)),
+        gates_reachable=gates_reachable,
+        unreadable=tuple(sorted(gates.unreadable)),
         holds=Counter(hold.reason for hold in holds),
         limits=limits,
         daemon=None if pulse is None else _daemon(pulse, monotonic),
@@ -278,28 +278,15 @@ def as_json(report: StatusReport) -> dict[str, Any]:
     }
 
 
-def _closed(gates: GateReading | None, pulse: Pulse | None, now: Instant) -> dict[str, Instant]:
-    # What the drainer holds back counts as well: it remembers gates that the store has lost.
-    closed = {} if gates is None else dict(gates.closed)
-    for hold in () if pulse is None else pulse.plan.holds:
-        key = hold.lane.apikey_hash
-        if hold.reason is Reason.GATED and key is not None and hold.until is not None:
-            closed[key] = max(hold.until, closed.get(key, 0.0))
-    return {key: until for key, until in closed.items() if until > now}
-
-
-def _holds(
-    holds: tuple[Hold, ...], startable: tuple[Lane, ...], pulse: Pulse | None
-) -> tuple[Hold, ...]:
-    if pulse is None:
-        return holds
-    waiting = {hold.lane for hold in holds if hold.reason is not Reason.GATED} | set(startable)
-    known = {
-        hold.lane: hold
-        for hold in pulse.plan.holds
-        if hold.reason in _ONLY_THE_DRAINER_KNOWS and hold.lane in waiting
-    }
-    return (*(hold for hold in holds if hold.lane not in known), *known.values())
+def _holds(plan: Plan, pulse: Pulse | None) -> tuple[Hold, ...]:
+    # Which lanes the executor could not take, only the drainer's own plan says.
+    takes = {take.lane for take in plan.takes}
+    backing_off = (
+        hold
+        for hold in (pulse.plan.holds if pulse is not None else ())
+        if hold.reason is Reason.BACKING_OFF and hold.lane in takes
+    )
+    return (*plan.holds, *backing_off)
 
 
 def _accounts(reading: Reading) -> tuple[AccountStatus, ...]:

@@ -23,7 +23,7 @@ from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from crq import configfile, schema, web
+from crq import configfile, schema
 from crq.config import Config
 from crq.database import Database, is_outage
 from crq.dispatcher import Dispatcher
@@ -37,6 +37,7 @@ from crq.reaper import Reaper
 from crq.sealing import new_nonce
 from crq.suspects import Suspects
 from crq.transport import Transport
+from crq.web.app import site
 
 FIRST_LOOK = 2.0  # s that a start waits for the database before it goes on without
 _log = Logger()
@@ -125,7 +126,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         drain_limit=config.drainer.drain_limit,
     )
     reaper = Reaper(pool, config.reaper, reactor, time.time, liveness if trusted else None)
-    site = web.site(
+    door = site(
         config=config,
         pool=pool,
         sealer=options["sealer"],
@@ -136,7 +137,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         monotonic=reactor.seconds,
         reactor=reactor,
     )
-    http = StreamServerEndpointService(serverFromString(reactor, config.web.listen), site)
+    http = StreamServerEndpointService(serverFromString(reactor, config.web.listen), door)
     root = MultiService()
     root.setName("crqueue")
     parts = {

@@ -11,15 +11,6 @@ can be used from anywhere:
 
 `start` raises `ServerMissing` when the program is not installed and `ServerFailed`, with the end of
 the server's log, when it does not answer in time.
-
-# Note [No server outlives its test run]
-
-A test run ends in three ways. Normally, and on Ctrl-C, fixtures close their servers; a server is in
-a session of its own, so that Ctrl-C reaches the test run alone and the servers end in order. On
-SIGKILL nothing of ours runs, so the kernel must do it: ``setpriv --pdeathsig`` asks it to kill the
-server when its parent dies. (``preexec_fn`` with prctl would do the same, but it runs Python
-between fork and exec, which is unsafe once the reactor has threads; Python 3.12 warns of it.)
-"Parent" is a thread to the kernel: start servers from a thread that lasts, best the main one.
 """
 
 from __future__ import annotations
@@ -39,13 +30,12 @@ from urllib.parse import quote
 
 import pymysql
 
+from tests.processes import SEARCH_PATH, spawn
+
 HOST = "127.0.0.1"
 START_TIMEOUT = 60.0  # s; a first start takes about one, on a machine with nothing else to do
 STOP_TIMEOUT = 30.0  # s, then SIGKILL
 LOG_TAIL = 4000  # characters shown when a start fails
-
-# Debian keeps daemons where a user's PATH does not look.
-SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
 
 
 class ServerMissing(Exception):
@@ -204,17 +194,7 @@ class _Server:
         self._temporary.cleanup()
 
     def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        # See note [No server outlives its test run]; setpriv is in every Debian's util-linux.
-        leash = shutil.which("setpriv", path=SEARCH_PATH)
-        with (self.directory / "log").open("ab") as log:
-            return subprocess.Popen(
-                [leash, "--pdeathsig", "KILL", "--", *command] if leash else command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                start_new_session=True,
-            )
+        return spawn(command, self.directory / "log", self.directory)
 
     def _failure(self, what: str) -> ServerFailed:
         return ServerFailed(f"{self.name} {what}; its log ends:\n{self.log()[-LOG_TAIL:]}")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 
 from crq import policy
 from crq.database import Cursor
-from crq.executions.rows import instant, marks, not_before, take_lock
-from crq.instants import Instant, instant_of, instant_text
+from crq.executions.rows import instant, marks, not_before, set_instant, take_lock
+from crq.instants import Instant, instant_text
 from crq.model import Candidate, Claimed, InFlight, Lane, LaneHead, Limits, Plan, Snapshot, Status
 from crq.sealing import sha256_hex
 
@@ -79,7 +79,7 @@ def heads(txn: Cursor) -> tuple[LaneHead, ...]:
     Read the oldest queued instant of each lane, by index seeks alone.
     """
     rows = txn.execute(_HEADS_SQLITE if txn.dialect == "sqlite" else _HEADS_MYSQL).all()
-    return tuple(LaneHead(Lane(row[1], row[2]), instant_of(row[3])) for row in rows)
+    return tuple(LaneHead(Lane(row[1], row[2]), set_instant(row[3])) for row in rows)
 
 
 def snapshot(txn: Cursor, slots: int) -> Snapshot:
@@ -127,7 +127,7 @@ def claim(
                 take.at_most,
             ),
         ).all()
-        candidates += (Candidate(row[0], row[1], take.lane, instant_of(row[2])) for row in rows)
+        candidates += (Candidate(row[0], row[1], take.lane, set_instant(row[2])) for row in rows)
     chosen = policy.pick(candidates, flights.values(), limits)
     if not chosen:
         return ()

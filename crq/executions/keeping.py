@@ -5,8 +5,8 @@ What the janitor of each minute does to rows: overdue, aged, scrubbed, purged (r
 from __future__ import annotations
 
 from crq.database import Cursor
-from crq.executions.rows import marks, not_before
-from crq.instants import Instant, instant_of, instant_text
+from crq.executions.rows import marks, not_before, set_instant
+from crq.instants import Instant, instant_text
 
 AGED = "waited longer than the limit, never started"
 
@@ -19,7 +19,7 @@ def running_since(txn: Cursor) -> tuple[tuple[int, Instant], ...]:
         "SELECT execution_id, started_at FROM codeRunner_executions"
         " WHERE status = 'running' AND started_at IS NOT NULL"
     ).all()
-    return tuple((row[0], instant_of(row[1])) for row in rows)
+    return tuple((row[0], set_instant(row[1])) for row in rows)
 
 
 def reap_queued(txn: Cursor, queued_before: Instant, now: Instant) -> int:

@@ -21,8 +21,23 @@ def take_lock(txn: Cursor, table: str) -> int:
 def instant(text: str | None) -> Instant | None:
     """
     Read an instant that may be NULL.
+
+    One that cannot be understood (SQLite stores any text) counts as the oldest there is: such a row
+    takes its turn, and does not stop the tick for all others.
     """
-    return None if text is None else instant_of(text)
+    if text is None:
+        return None
+    try:
+        return instant_of(text)
+    except ValueError:
+        return 0.0
+
+
+def set_instant(text: str) -> Instant:
+    """
+    Read an instant of a column that is never NULL.
+    """
+    return instant(text) or 0.0
 
 
 def marks(count: int) -> str:

@@ -18,6 +18,7 @@ from crq.executions.admission import REFUSED_ROWS
 from crq.messages import Admitted, Invalid, Mismatch, Rejected, Submission
 from crq.model import Limits
 from crq.records import Filters
+from crq.recordvalues import Record
 from tests import rows
 from tests.rows import NOON, SEALER
 from tests.servers import MariaDB
@@ -76,7 +77,7 @@ def at_once(database: Database, calls: list[Callable[[Any], Answer]]) -> list[An
     return answers
 
 
-def log(database: Database, connection: Any, **filters: Any) -> list[records.Record]:
+def log(database: Database, connection: Any, **filters: Any) -> list[Record]:
     """
     The whole log, filtered.
     """

@@ -5,7 +5,7 @@ The loop, on clocks that the test turns, over SQLite and MariaDB.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pymysql
@@ -31,7 +31,7 @@ REFUSED = NotSent("connection refused")
 
 
 @pytest.fixture
-def logged() -> Iterator[list[LogEvent]]:
+def logged() -> Iterator[Sequence[LogEvent]]:
     """
     What is logged.
     """
@@ -40,7 +40,7 @@ def logged() -> Iterator[list[LogEvent]]:
 
 
 @pytest.fixture
-def house(database: Database, logged: list[LogEvent]) -> Iterator[House]:
+def house(database: Database, logged: Sequence[LogEvent]) -> Iterator[House]:
     """
     A running drainer with nothing to do.
     """
@@ -49,7 +49,7 @@ def house(database: Database, logged: list[LogEvent]) -> Iterator[House]:
     made.close()
 
 
-def actions(events: list[LogEvent], *wanted: str) -> list[str]:
+def actions(events: Sequence[LogEvent], *wanted: str) -> list[str]:
     return [event["action"] for event in events if event.get("action") in wanted]
 
 
@@ -160,7 +160,9 @@ def test_after_a_gate_one_goes_first(house: House) -> None:
 # -- an executor that cannot
 
 
-def test_unreachable_executor_leaves_the_queue_intact(house: House, logged: list[LogEvent]) -> None:
+def test_unreachable_executor_leaves_the_queue_intact(
+    house: House, logged: Sequence[LogEvent]
+) -> None:
     """
     A refused connection costs no row: it waits in its place, tries grow rarer, and one line tells.
     """
@@ -233,7 +235,7 @@ def test_one_bad_lane_does_not_stop_the_others(house: House) -> None:
     assert house.status(bad) == "queued"
 
 
-def test_a_transport_that_raises_leaks_no_slot(house: House, logged: list[LogEvent]) -> None:
+def test_a_transport_that_raises_leaks_no_slot(house: House, logged: Sequence[LogEvent]) -> None:
     """
     A fault of ours in a dispatch releases the row and the slot (F34).
     """
@@ -421,7 +423,7 @@ def test_an_unanswered_commit_of_a_claim_dispatches_once(database: Database) -> 
 
 @pytest.mark.parametrize("fault", ["database", "ours"])
 def test_the_loop_survives_any_tick(
-    house: House, logged: list[LogEvent], monkeypatch: pytest.MonkeyPatch, fault: str
+    house: House, logged: Sequence[LogEvent], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """
     After ticks that failed the next one works; one report tells of it, and the pulse does (F23).
@@ -490,7 +492,7 @@ def test_settling_waits_for_the_database(house: House, monkeypatch: pytest.Monke
 
 
 def test_a_deadlock_in_every_third_claim_loses_nothing(
-    database: Database, logged: list[LogEvent]
+    database: Database, logged: Sequence[LogEvent]
 ) -> None:
     """
     Deadlocks are run again inside the tick: no tick fails and each row starts once (F01).
@@ -567,4 +569,30 @@ def test_the_global_cap_holds_over_many_accounts(database: Database) -> None:
             house.executor.end(number)
     assert house.executor.most["total"] == 4
     assert house.statuses() == {"success": 40}
+    house.close()
+
+
+def test_odd_rows_do_not_stop_the_others(database: Database, logged: Sequence[LogEvent]) -> None:
+    """
+    An unknown status, an instant that is none and a lane without a key stop nobody (F64).
+    """
+    house = House(database)
+
+    def insert(txn: Any) -> None:
+        rows.insert_queued(txn, "a" * 64, None, rows.NOON)
+        rows.insert_queued(txn, "b" * 64, "k" * 64, rows.NOON)
+        rows.insert_queued(txn, "c" * 64, "k" * 64, rows.NOON)
+        txn.execute("UPDATE codeRunner_executions SET status = 'odd' WHERE execution_id = 3")
+        if txn.dialect == "sqlite":
+            odd = "UPDATE codeRunner_executions SET queued_at = 'garbage' WHERE execution_id = 2"
+            txn.execute(odd)
+
+    database.transact(house.pool.connection, insert)
+    good = house.admit(count=2)
+    house.start()
+    while house.executor.alive:
+        house.executor.end_all()
+    assert set(house.executor.order) == {1, 2, *good}
+    assert house.status(3) == "odd"
+    assert actions(logged, "tick failed") == []
     house.close()

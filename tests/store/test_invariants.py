@@ -354,7 +354,7 @@ def test_the_invariants_hold(database: Database) -> None:
     I1 to I7 hold after every step of random histories, and everything ends.
     """
     machine = type("QueueOn" + database.dialect, (Queue,), {"database": database})
-    examples = int(os.environ.get("CRQ_TEST_EXAMPLES", 60 if database.dialect == "sqlite" else 25))
+    examples = int(os.environ.get("TEST_EXAMPLES", 60 if database.dialect == "sqlite" else 25))
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -15,7 +15,8 @@ from crq.database import Cursor, Database
 from crq.instants import instant_text
 from crq.messages import Outcome
 from crq.model import GateReading, Status
-from crq.records import Filters, Page, Record
+from crq.records import Filters, Page
+from crq.recordvalues import Record
 from crq.verdict import Verdict
 from tests import rows
 from tests.rows import LIMITS, NOON, SEALER

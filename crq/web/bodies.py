@@ -1,0 +1,157 @@
+"""
+What a request carries: the fields of a submission out of JSON or a form, a page's query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from twisted.web.http_headers import Headers
+
+from crq import records
+from crq.model import Status
+from crq.sealing import Sealer
+from crq.submissions import FIELDS, Refusal, json_value
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+QUERY = ("subdomain", "account", "status", "errorCode", "since", "until", "limit", "cursor")
+
+
+def media_type(headers: Headers) -> str:
+    """
+    Read which of the two forms a body has.
+
+    :raise Refusal: 415.
+    """
+    given = headers.getRawHeaders(b"Content-Type") or []
+    name, *parameters = given[0].decode("latin-1").lower().split(";") if len(given) == 1 else [""]
+    charsets = [
+        value.strip().strip('"')
+        for key, _, value in (parameter.partition("=") for parameter in parameters)
+        if key.strip() == "charset"
+    ]
+    encoded = headers.getRawHeaders(b"Content-Encoding") or []
+    plain = all(encoding.strip().lower() == b"identity" for encoding in encoded)
+    if name.strip() in (JSON, FORM) and set(charsets) <= {"utf-8", "utf8"} and plain:
+        return name.strip()
+    raise Refusal(
+        "Content-Type", "is not one that is understood", f"send {JSON} or {FORM}, in UTF-8", 415
+    )
+
+
+def idempotency_key(headers: Headers) -> str | None:
+    """
+    Read the Idempotency-Key; whether it is a good one, `crq.admission.submission` says.
+    """
+    given = headers.getRawHeaders(b"Idempotency-Key") or []
+    if len(given) > 1:
+        raise Refusal("idempotency_key", "is given twice", "send one Idempotency-Key header")
+    return given[0].decode("latin-1") if given else None
+
+
+def fields(body: bytes, media: str) -> Mapping[str, object]:
+    """
+    Read the fields of a submission.
+
+    :raise Refusal: the body cannot be read (400), or a field of a form is not of its kind (422).
+    """
+    if media == FORM:
+        return _form(body)
+    value = json_value(body, "body", 400)
+    if not isinstance(value, dict):
+        raise Refusal("body", "is not a JSON object", "send an object with the fields", 400)
+    return value
+
+
+def _form(body: bytes) -> Mapping[str, object]:
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=2 * len(FIELDS),
+        )
+    except ValueError:  # UnicodeDecodeError is one
+        raise Refusal("body", "is not a form", f"send {FORM} in UTF-8", 400) from None
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        if name in found:
+            raise Refusal(name, "is given twice", "give each field once")
+        found[name] = text
+        if name == "payload":
+            found[name] = json_value(text, "payload")
+        elif name == "debug":
+            if text not in BOOLEANS:
+                raise Refusal("debug", "is not true or false", "give true or false")
+            found[name] = BOOLEANS[text]
+    return found
+
+
+def query(
+    args: Mapping[bytes, list[bytes]], sealer: Sealer
+) -> tuple[records.Filters, str | None, int]:
+    """
+    Read which page of the log is wanted: filters, cursor and limit.
+
+    :raise Refusal: a parameter is unknown, given twice or not of its kind.
+    """
+    given: dict[str, str] = {}
+    for raw, values in args.items():
+        name = raw.decode("ascii", "backslashreplace")
+        if name not in QUERY:
+            raise Refusal(name[:64], "there is no such filter", f"known are {', '.join(QUERY)}")
+        if len(values) != 1:
+            raise Refusal(name, "is given twice", "give each filter once")
+        try:
+            given[name] = values[0].decode("utf-8")
+        except UnicodeDecodeError:
+            raise Refusal(name, "is not UTF-8 text", "encode it as UTF-8") from None
+    if not re.fullmatch("[0-9a-f]{64}", given.get("account", "0" * 64)):
+        raise Refusal("account", "is no account's hash", "give 64 hex digits, or its subdomain")
+    accounts = tuple(
+        account
+        for account in (
+            sealer.account(given["subdomain"].lower()) if given.get("subdomain") else None,
+            given.get("account"),
+        )
+        if account is not None
+    )
+    if len(set(accounts)) > 1:
+        accounts = ()  # two different accounts: nothing is of both
+    filters = records.Filters(
+        accounts=accounts if "subdomain" in given or "account" in given else None,
+        status=_status(given.get("status")),
+        error_code=_number("errorCode", given.get("errorCode"), 0, 99_999),
+        since=_instant("since", given.get("since")),
+        until=_instant("until", given.get("until")),
+    )
+    limit = _number("limit", given.get("limit"), 1, records.PAGE_LIMIT)
+    return filters, given.get("cursor"), records.PAGE if limit is None else limit
+
+
+def _status(text: str | None) -> str | None:
+    known = [status.value for status in Status]
+    if text is None or text in known:
+        return text
+    raise Refusal("status", "is no status", f"give one of {', '.join(known)}")
+
+
+def _number(name: str, text: str | None, low: int, high: int) -> int | None:
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high:
+        return int(text)
+    raise Refusal(name, "is not a number in range", f"give {low} to {high}")
+
+
+def _instant(name: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else records.instant_given(text)
+    except ValueError as error:
+        raise Refusal(name, "is no instant", str(error)) from None
