@@ -100,7 +100,7 @@ def submit(installation: Installation, count: int, first: int = 0) -> None:
         assert status == 202, answer
 
 
-def effects(api: FakeApi) -> Counter[str]:
+def effects(api: FakeApi) -> Counter[int]:
     paths = (call.path.partition("/effects/")[2] for call in api.calls)
     return Counter(int(path) for path in paths if path)
 
