@@ -1,0 +1,3 @@
+"""
+Benchmarks: ``python -m benchmarks`` lists them, README.md says what each one measures.
+"""

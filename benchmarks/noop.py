@@ -1,0 +1,78 @@
+"""
+An executor that runs nothing: it starts, finishes and answers, by the contract of a real one.
+
+A process of its own, so that its cost is not the daemon's: ``python -m benchmarks.noop PORT
+URL``, with a URL that holds no password. Each connection of the daemon has a thread and a database
+connection.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import sys
+import time
+from typing import Any
+from urllib.parse import parse_qs
+
+from crq import executions
+from crq.database import Database
+from crq.messages import Outcome
+from crq.model import ErrorCode, Status
+from tests.servers import HOST
+
+SUCCESS = Outcome(Status.SUCCESS)
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """
+    Listens for the daemon.
+    """
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, port: int, database: Database) -> None:
+        super().__init__((HOST, port), _Handler)
+        self.database = database
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: Server
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        database = self.server.database
+        connection = database.connect()
+        try:
+            while self.rfile.readline():
+                length = 0
+                while line := self.rfile.readline().strip():
+                    name, _, value = line.partition(b":")
+                    if name.lower() == b"content-length":
+                        length = int(value)
+                fields = parse_qs(self.rfile.read(length).decode("ascii"))
+                body = json.dumps(_execute(database, connection, fields)).encode("ascii")
+                self.wfile.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+                )
+        finally:
+            connection.close()
+
+
+def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) -> dict[str, Any]:
+    job_id, nonce = int(fields["jobId"][0]), fields["asyncNonce"][0]
+    row = database.read(connection, executions.startable, job_id)
+    if row is None or not database.transact(
+        connection, executions.start, row.execution_id, nonce, "noop", time.time()
+    ):
+        return {"errorCode": ErrorCode.NONCE_INVALID}
+    database.transact(connection, executions.finish, row.execution_id, SUCCESS, time.time())
+    return {"executionId": row.execution_id, "status": SUCCESS.status.value}
+
+
+if __name__ == "__main__":
+    with Server(int(sys.argv[1]), Database(sys.argv[2])) as server:
+        server.serve_forever()
