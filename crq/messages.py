@@ -39,6 +39,7 @@ class SealedSubmission:
 
     :ivar idempotency_key: SHA-256 of the caller's key, or of a random one when there was none: an
         unanswered COMMIT is settled by looking for it.
+    :ivar named: the caller gave that key, so the same submission may have been admitted before.
     """
 
     subdomain: str
@@ -50,6 +51,7 @@ class SealedSubmission:
     payload: str | None = field(repr=False)
     debug: bool
     idempotency_key: str
+    named: bool = True
 
 
 @frozen

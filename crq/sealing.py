@@ -105,6 +105,7 @@ class Sealer:
             payload=submission.payload,
             debug=submission.debug,
             idempotency_key=sha256_hex(submission.idempotency_key or secrets.token_urlsafe(32)),
+            named=submission.idempotency_key is not None,
         )
 
     def unseal(self, sealed_apikey: str | None) -> str:

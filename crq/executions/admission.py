@@ -24,15 +24,14 @@ def admit(
     The counts are exact under any number of parallel admissions: they run under a written lock row
     of their own, which the claim never waits for.
     """
-    earlier = find(txn, submission)
-    if earlier is not None:
+    if submission.named and (earlier := find(txn, submission)) is not None:
         return earlier
-    # Refuse without the lock while the queue is plainly full: a flood must not queue for it.
-    full = _full(txn, submission, limits)
+    # Refuse without the lock while the account's queue is plainly full: its flood must not make
+    # the others wait for the lock.
+    full = _account_full(txn, submission, limits)
     if full is None:
         take_lock(txn, "codeRunner_admit")
-        earlier = find(txn, submission)
-        if earlier is not None:
+        if submission.named and (earlier := find(txn, submission)) is not None:
             return earlier
         full = _full(txn, submission, limits)
     if full is not None:
@@ -106,18 +105,27 @@ def record_invalid(
     return Invalid(row, message, line, column)
 
 
+# Capped counts: at most as many index entries as the cap, at every depth.
+_ACCOUNT_DEPTH = """
+    SELECT COUNT(*) FROM (
+        SELECT 1 FROM codeRunner_executions
+         WHERE status = 'queued' AND subdomain_hash = ? LIMIT ?) AS account
+"""
+_BOTH_DEPTHS = f"""
+    SELECT ({_ACCOUNT_DEPTH}), (
+        SELECT COUNT(*) FROM (
+            SELECT 1 FROM codeRunner_executions WHERE status = 'queued' LIMIT ?) AS total)
+"""
+
+
+def _account_full(txn: Cursor, submission: SealedSubmission, limits: Limits) -> str | None:
+    values = (submission.subdomain_hash, limits.queued_per_account)
+    return policy.admission(txn.execute(_ACCOUNT_DEPTH, values).scalar(), 0, limits)
+
+
 def _full(txn: Cursor, submission: SealedSubmission, limits: Limits) -> str | None:
-    # Capped counts: at most as many index entries as the cap, at every depth.
-    account = txn.execute(
-        "SELECT COUNT(*) FROM (SELECT 1 FROM codeRunner_executions"
-        " WHERE status = 'queued' AND subdomain_hash = ? LIMIT ?) AS waiting",
-        (submission.subdomain_hash, limits.queued_per_account),
-    ).scalar()
-    total = txn.execute(
-        "SELECT COUNT(*) FROM (SELECT 1 FROM codeRunner_executions"
-        " WHERE status = 'queued' LIMIT ?) AS waiting",
-        (limits.queued_total,),
-    ).scalar()
+    values = (submission.subdomain_hash, limits.queued_per_account, limits.queued_total)
+    account, total = txn.execute(_BOTH_DEPTHS, values).one() or (0, 0)
     return policy.admission(account, total, limits)
 
 

@@ -107,7 +107,8 @@ def claim(
     :param unanswered: dispatches whose answer has not come; they hold a slot even if their row is
         finished already.
     """
-    epoch = take_lock(txn, "codeRunner_drain")
+    take_lock(txn, "codeRunner_drain")
+    epoch = int(txn.execute("SELECT epoch FROM codeRunner_drain WHERE id = 1").scalar())
     flights = {flight.execution_id: flight for flight in (*unanswered, *in_flight(txn))}
     lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
     same = "IS" if txn.dialect == "sqlite" else "<=>"

@@ -8,14 +8,13 @@ from crq.database import Cursor
 from crq.instants import Instant, instant_of
 
 
-def take_lock(txn: Cursor, table: str) -> int:
+def take_lock(txn: Cursor, table: str) -> None:
     """
-    Write the one row of a lock table and return its new epoch; held until the transaction ends.
+    Write the one row of a lock table; the lock is held until the transaction ends.
     """
     txn.execute(f"UPDATE {table} SET epoch = epoch + 1 WHERE id = 1")
     if txn.rowcount != 1:
         raise RuntimeError(f"{table} has lost its row: run `crq db upgrade`")
-    return int(txn.execute(f"SELECT epoch FROM {table} WHERE id = 1").scalar())
 
 
 def instant(text: str | None) -> Instant | None:
