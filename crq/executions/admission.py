@@ -125,8 +125,9 @@ def _account_full(txn: Cursor, submission: SealedSubmission, limits: Limits) -> 
 
 def _full(txn: Cursor, submission: SealedSubmission, limits: Limits) -> str | None:
     values = (submission.subdomain_hash, limits.queued_per_account, limits.queued_total)
-    account, total = txn.execute(_BOTH_DEPTHS, values).one() or (0, 0)
-    return policy.admission(account, total, limits)
+    depths = txn.execute(_BOTH_DEPTHS, values).one()
+    assert depths is not None
+    return policy.admission(depths[0], depths[1], limits)
 
 
 def _refuse(
