@@ -27,6 +27,8 @@ from attrs import field, frozen
 from pymysql.constants import CLIENT, FIELD_TYPE
 from pymysql.converters import conversions
 
+from crq import crashpoints
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -270,8 +272,10 @@ class Database:
                     cursor.execute("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
                 result = function(cursor, *args, **kwargs)
                 if write:
+                    crashpoints.reached("committing", function)
                     committing = True
                     cursor.execute("COMMIT")
+                    crashpoints.reached("committed", function)
                 return result
             except BaseException as error:
                 lost = is_lost(error)

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from crq import executions, policy
+from crq import crashpoints, executions, policy
 from crq.backoff import BackOff
 from crq.database import is_outage
 from crq.gatememory import GateMemory
@@ -110,6 +110,7 @@ class Dispatcher:
                 self._log.failure("dispatch failed", action="dispatch failed")
                 result = Lost(f"{type(error).__name__}: {error}")
             await self._settle(claimed, result)
+            crashpoints.reached("settled")
         except CancelledError:
             pass  # the daemon stops
         finally:
@@ -145,6 +146,7 @@ class Dispatcher:
         execution_id = claimed.execution_id
         row = await self.pool.read(executions.row_state, execution_id)
         what = policy.settle(result, claimed.claim_epoch, row)
+        crashpoints.reached("settling")
         detail = result.detail
         if isinstance(result, Answered):
             detail = f"HTTP {result.http_status} {detail}".rstrip()

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from crq import executions, policy, schema
+from crq import crashpoints, executions, policy, schema
 from crq.database import CommitUnknown
 from crq.dispatcher import Dispatcher
 from crq.gatememory import GateMemory
@@ -255,6 +255,7 @@ class Drainer(Service):
             self._again = True
             return
         for row in claimed:
+            crashpoints.reached("dispatching")
             self.dispatcher.dispatch(row)
 
     def _set_timer(self, delay: float | None) -> None:

@@ -8,7 +8,7 @@ named lock on a connection of its own; with SQLite a locked file per execution.
 
 A server restart, or a killed connection, frees a named lock although its worker works on. A keeper
 thread therefore looks at the lock every second and takes it again. Whoever asks must see it free
-twice, `GRACE` seconds apart, before calling a worker dead.
+for `GRACE` seconds before calling a worker dead, and count no time in which it could not ask.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from attrs import frozen
 from crq.database import Cursor, Database
 
 KEEP_EVERY = 1.0  # s between two looks of the keeper
-GRACE = 3.0  # s between two looks that find the lock free: three chances for the keeper
+GRACE = 3.0  # s for which all looks find the lock free: three chances for the keeper
 TAKE_WITHIN = 5  # s to wait for a lock: only a second delivery of the same job can be in the way
 
 # The database's name keeps two installations on one server apart; names are at most 64 long.

@@ -5,6 +5,14 @@ Running rows whose answer will not come: which of them have a dead worker.
 
 A row's age is its wall age when this process first saw it, plus monotonic seconds since: a stepped
 wall clock neither ages nor rejuvenates what is already known.
+
+# Note [Free for how long]
+
+A lock that was lost while its worker lives is taken again within a second, once there is a server
+to take it from. So what counts is not the time between two looks that found it free, but the time
+that was watched: a look adds at most `LOOK` seconds, however long ago the last one was. Else one
+free look, then a server that is away or a process that is stopped for a while, then a second free
+look at the very instant all is well again, would kill the execution of a living worker.
 """
 
 from __future__ import annotations
@@ -14,8 +22,10 @@ from collections.abc import Collection, Iterable
 from attrs import define, field
 
 from crq.instants import Instant
-from crq.liveness import GRACE
+from crq.liveness import GRACE, KEEP_EVERY
 from crq.model import InFlight
+
+LOOK = KEEP_EVERY  # s that one look can add: a living worker has had one chance in them
 
 
 @define(eq=False)
@@ -58,7 +68,8 @@ class Suspects:
     """
 
     wall_limit: float | None
-    _free_since: dict[int, float] = field(init=False, factory=dict)
+    _free_for: dict[int, float] = field(init=False, factory=dict)
+    _looked_at: float | None = field(init=False, default=None)
     _ages: Ages = field(init=False, factory=Ages)
 
     def dead(
@@ -67,9 +78,9 @@ class Suspects:
         """
         Tell which running rows have a dead worker.
 
-        A lock must be found free twice, `GRACE` seconds apart: after a server restart a living
-        worker needs a moment to take its lock again. A row that never was claimed by the queue has
-        no lock; only the reaper closes it.
+        A lock must be found free by all looks of `GRACE` seconds: after a server restart a living
+        worker needs a moment to take its lock again (see note [Free for how long]). A row that
+        never was claimed by the queue has no lock; only the reaper closes it.
         """
         known = [flight for flight in flights if flight.claim_epoch is not None]
         ages = self._ages.of(
@@ -77,13 +88,14 @@ class Suspects:
         )
         if self.wall_limit is not None:
             return [f for f in known if ages.get(f.execution_id, 0.0) >= self.wall_limit]
-        self._free_since = {
-            flight.execution_id: self._free_since.get(flight.execution_id, now)
+        gap = 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK)
+        self._looked_at = now
+        seen = self._free_for
+        self._free_for = {
+            flight.execution_id: seen[flight.execution_id] + gap
+            if flight.execution_id in seen
+            else 0.0
             for flight in known
             if flight.execution_id not in held
         }
-        return [
-            flight
-            for flight in known
-            if now - self._free_since.get(flight.execution_id, now) >= GRACE
-        ]
+        return [flight for flight in known if self._free_for.get(flight.execution_id, 0.0) >= GRACE]

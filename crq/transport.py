@@ -33,6 +33,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
+from crq import crashpoints
 from crq.answers import read_answer, shown
 from crq.config import Config
 from crq.interfaces import ITransport
@@ -181,9 +182,11 @@ class _Exchange:
             allow_redirects=False,  # the answer is the answer; a second host never sees a nonce
             unbuffered=True,
         )
+        crashpoints.reached("answer begins")
         body = _Body(self._answer_limit)
         response.deliverBody(body)
         data = await body.finished
+        crashpoints.reached("answer whole")
         location = response.headers.getRawHeaders(b"Location", [b""])[0]
         return read_answer(self._claimed, response.code, data, self._answer_limit, location)
 
@@ -258,6 +261,7 @@ class _Form:
         """
         if self._withdrawn:
             return fail(CancelledError())
+        crashpoints.reached("request begins")
         self.begun = True
         consumer.write(self._body)
         return succeed(None)

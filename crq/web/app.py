@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
-from crq import admission, records, status
+from crq import admission, crashpoints, records, status
 from crq.admission import Answer, Prepared, Refusal
 from crq.config import Config
 from crq.database import CommitUnknown, Cursor, is_outage
@@ -120,6 +120,7 @@ class Door:
             answer = await self._ask(self.pool.transact(self._admit, prepared))
         except CommitUnknown:
             answer = await self._ask(self.pool.read(admission.settle_in, prepared))
+        crashpoints.reached("admitted")
         if isinstance(answer, Admitted) and not answer.repeated:
             self.wake()
         return await self._answered(request, answer)

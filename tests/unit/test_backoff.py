@@ -80,17 +80,48 @@ class SuspectsTests(SynchronousTestCase):
     When a worker is called dead.
     """
 
-    def test_two_looks(self) -> None:
+    def dies_at(self, suspects: Suspects, start: float) -> float:
         """
-        A lock must be found free twice, far enough apart; held once in between starts anew.
+        Look each half second from an instant on at a lock that stays free, until it is dead.
+        """
+        rows = [flight(1)]
+        now = start
+        while not suspects.dead(rows, set(), now, WALL):
+            now += 0.5
+            self.assertLess(now, start + 60)
+        return now - start
+
+    def test_free_looks(self) -> None:
+        """
+        A lock must be found free all through the grace; held once in between starts anew.
+        """
+        self.assertEqual(self.dies_at(Suspects(None), 0.0), GRACE)
+        suspects = Suspects(None)
+        rows = [flight(1)]
+        for now in (0.0, 0.8, 1.6, 2.4):
+            self.assertEqual(suspects.dead(rows, set(), now, WALL), [])
+        self.assertEqual(suspects.dead(rows, {1}, 2.9, WALL), [])
+        self.assertEqual(self.dies_at(suspects, 3.2), GRACE)
+
+    def test_a_time_that_nobody_watched_does_not_count(self) -> None:
+        """
+        After an outage between two free looks, a living worker has the time to take its lock again.
         """
         suspects = Suspects(None)
         rows = [flight(1)]
         self.assertEqual(suspects.dead(rows, set(), 0.0, WALL), [])
-        self.assertEqual(suspects.dead(rows, set(), GRACE - 0.1, WALL), [])
-        self.assertEqual(suspects.dead(rows, {1}, GRACE, WALL), [])
-        self.assertEqual(suspects.dead(rows, set(), GRACE + 1, WALL), [])
-        self.assertEqual(suspects.dead(rows, set(), 2 * GRACE + 1, WALL), rows)
+        self.assertEqual(suspects.dead(rows, set(), 600.0, WALL), [])
+        self.assertEqual(suspects.dead(rows, set(), 601.0, WALL), [])
+        self.assertEqual(suspects.dead(rows, {1}, 601.1, WALL), [])
+
+    def test_looks_in_a_rush_do_not_count_more(self) -> None:
+        """
+        However often a busy drainer looks, a worker has its seconds.
+        """
+        suspects = Suspects(None)
+        rows = [flight(1)]
+        for look in range(290):
+            self.assertEqual(suspects.dead(rows, set(), look * 0.01, WALL), [])
 
     def test_a_row_that_the_queue_did_not_claim_has_no_lock(self) -> None:
         """
