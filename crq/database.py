@@ -299,7 +299,8 @@ class Database:
     def _roll_back(self, connection: Any) -> None:
         try:
             if self.dialect == "mysql" or connection.in_transaction:
-                connection.rollback()
+                # As a statement: the method of a pooled connection is adbapi's, and does nothing.
+                connection.cursor().execute("ROLLBACK")
         except Exception:  # noqa: BLE001
             # A connection that cannot even roll back is not used again: the server undoes it.
             self._discard(connection)
