@@ -5,6 +5,7 @@ The daemon's pool over the real reactor and its threads.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -95,11 +96,20 @@ async def test_a_slow_query_does_not_answer_the_next(database: Database) -> None
     made._pool.close()
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "mariadb"])
 @pytest_twisted.ensureDeferred
-async def test_a_failed_transaction_leaves_nothing(pool: Pool) -> None:
+async def test_a_failed_transaction_leaves_nothing(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """
     What a transaction did before it raised is undone, and the next one commits.
     """
+    if engine == "sqlite":
+        database = Database(f"sqlite:///{tmp_path / 'pool.db'}")
+        schema.upgrade(database)
+    else:
+        database = request.getfixturevalue("database")
+    pool = Pool(database, reactor, 1)
 
     def lock(txn: Cursor, fail: bool) -> int:
         txn.execute("UPDATE codeRunner_drain SET epoch = epoch + 1")
@@ -110,3 +120,4 @@ async def test_a_failed_transaction_leaves_nothing(pool: Pool) -> None:
     with pytest.raises(RuntimeError):
         await pool.transact(lock, True)
     assert await pool.transact(lock, False) == 1
+    pool._pool.close()
