@@ -53,7 +53,7 @@ servers:  ## install mariadbd and memcached if they are missing (starts neither)
 	@scripts/provision servers
 
 clean:  ## remove what was built or cached, and .venv
-	rm -rf $(VENV) .tox build dist *.egg-info _trial_temp* .coverage .hypothesis \
+	rm -rf $(VENV) .tox build dist *.egg-info _trial_temp* .coverage .hypothesis tests.unit.* \
 		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name dropin.cache -type f -delete

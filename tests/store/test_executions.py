@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pymysql
 import pytest
 
 from crq import executions
@@ -58,6 +59,35 @@ def test_a_nonce_starts_once(database: Database, connection: Any) -> None:
     (claimed,) = rows.claim(database, connection)
     assert rows.start(database, connection, claimed)
     assert not rows.start(database, connection, claimed)
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "success", "cancelled"])
+def test_only_a_claimed_row_starts(database: Database, connection: Any, status: str) -> None:
+    """
+    Whatever went wrong with a row, a nonce that is still on it starts nothing but a claimed one.
+    """
+    rows.admit(database, connection)
+    (claimed,) = rows.claim(database, connection)
+    database.transact(
+        connection,
+        lambda txn: txn.execute("UPDATE codeRunner_executions SET status = ?", (status,)),
+    )
+    assert not rows.start(database, connection, claimed)
+
+
+def test_what_does_not_fit_is_not_cut(database: Database, connection: Any) -> None:
+    """
+    A value that a column cannot hold is an error that leaves nothing, never a silent cut: an
+    INSERT that ignored duplicates would ignore that too (ruling 11).
+    """
+    if database.dialect == "sqlite":
+        pytest.skip("SQLite's columns hold any length")
+    given = rows.submission(identifier="x" * 300)
+    with pytest.raises(pymysql.err.DataError):
+        database.transact(connection, executions.admit, given, rows.LIMITS, NOON)
+    with pytest.raises(pymysql.err.DataError):
+        database.transact(connection, executions.record_invalid, given, "no", 1, 1, NOON)
+    assert database.read(connection, executions.heads) == ()
 
 
 def test_one_nonce_has_one_winner(database: Database) -> None:
