@@ -21,19 +21,13 @@ MESSAGE_LENGTH = 16_000  # characters; with four bytes each they fit into a TEXT
 
 
 def read_answer(
-    claimed: Claimed,
-    http_status: int,
-    body: bytes,
-    limit: int,
-    location: bytes = b"",
-    retry_after: bytes | None = None,
+    claimed: Claimed, http_status: int, body: bytes, limit: int, location: bytes = b""
 ) -> Answered:
     """
     Read an answer's status and body.
 
     :param limit: a longer body was cut there and is not read as an outcome.
     :param location: where a redirect leads; it is shown and never followed.
-    :param retry_after: the header of this name.
     """
     outcome, error_code, detail = None, None, ""
     if len(body) > limit:
@@ -42,8 +36,7 @@ def read_answer(
         outcome, error_code = _read(claimed, body)
     if outcome is None and not detail:
         detail = f"redirect to {shown(location)}" if location else shown(body)
-    asked = None if retry_after is None else retry_after.decode("latin-1")
-    return Answered(http_status, outcome, error_code, detail[:DETAIL_LENGTH], asked)
+    return Answered(http_status, outcome, error_code, detail[:DETAIL_LENGTH])
 
 
 def shown(text: str | bytes) -> str:

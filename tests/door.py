@@ -63,10 +63,8 @@ class Wire(StringTransport):
 
     def __init__(self, door: Door, here: Any = HERE) -> None:
         super().__init__(hostAddress=here, peerAddress=IPv4Address("TCP", "127.0.0.1", 31337))
-        self._clock = door.clock
         self.protocol: Any = door.site.buildProtocol(here)
         self.protocol.makeConnection(self)
-        self._clock.pump([0, 0])
 
     @property
     def closed(self) -> bool:
@@ -82,7 +80,6 @@ class Wire(StringTransport):
         for piece in pieces:
             if not self.closed:
                 self.protocol.dataReceived(piece)
-            self._clock.advance(0)  # one request a turn of the reactor
 
     def hang_up(self) -> None:
         """
@@ -144,7 +141,6 @@ class Door:
         language: Literal["starlark", "opaque"] = "starlark",
         tokens: Iterable[Token] = TOKENS,
         pool: SynchronousPool | None = None,
-        connections: int = 512,
     ) -> None:
         self.clock = Clock()
         self.pool = pool or memory_pool(observe)
@@ -160,7 +156,7 @@ class Door:
                     limits.queued_per_account,
                     limits.queued_total,
                 ),
-                web=WebOptions(body_limit=body_limit, connections=connections),
+                web=WebOptions(body_limit=body_limit),
                 script=ScriptOptions(language),
                 tokens=tuple(tokens),
             ),

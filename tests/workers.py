@@ -146,9 +146,7 @@ class DoorCase(SynchronousTestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        path = self.folder / "rows.db"
-        path.touch()
-        self.database = Database(f"sqlite:///{path}")
+        self.database = Database(f"sqlite:///{self.folder / 'rows.db'}")
         self.rows = self.database.connect()
         self.addCleanup(self.rows.close)
         self.rows.executescript(f"PRAGMA journal_mode = MEMORY; {_SCHEMA}")

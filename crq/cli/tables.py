@@ -29,8 +29,6 @@ STYLES = {
     "gated": "yellow",
     "saturated": "yellow",
     "running": "cyan",
-    "warning": "yellow",
-    "error": "bold red",
 }
 
 

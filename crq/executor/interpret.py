@@ -8,14 +8,13 @@ failed. What ends the worker (SystemExit at gunicorn's wall) is no outcome and g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import closing
 
 from attrs import define, field, frozen
 
 from crq import script
 from crq.config import Config
-from crq.executor.api import Access, ApiClient, Refusal
+from crq.executor.api import Access, ApiClient
 from crq.executor.clock import Clock
 from crq.interfaces import IGateStore
 from crq.messages import Outcome
@@ -73,19 +72,11 @@ class _Output:
         return "".join(self._parts)
 
 
-def interpret(
-    work: Work,
-    config: Config,
-    gates: IGateStore,
-    clock: Clock,
-    begun: float,
-    refused: Callable[[Refusal], None] = lambda _: None,
-) -> Ended:
+def interpret(work: Work, config: Config, gates: IGateStore, clock: Clock, begun: float) -> Ended:
     """
     Run a script to its end, whatever it is.
 
     :param begun: monotonic instant at which the worker's wall began.
-    :param refused: told of each refusal by the API; must not raise.
     """
     ends = begun + config.executor.wall * (1 - KEPT_BACK)
     seconds = config.executor.script_seconds
@@ -100,10 +91,7 @@ def interpret(
             return None
         return f"the script has run for {seconds:g} s, and nothing new begins after that"
 
-    def left() -> float:
-        return ends - clock.monotonic()
-
-    api = ApiClient(config.api, work.access, gates, clock, left, config.gates, refused)
+    api = ApiClient(config.api, work.access, gates, clock, lambda: ends - clock.monotonic())
     try:
         payload = None if work.payload is None else script.read_json(work.payload)
     except ValueError as error:

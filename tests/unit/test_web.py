@@ -707,8 +707,7 @@ class Slow(SynchronousPool):
     """
 
     def __init__(self, pool: SynchronousPool, held: Deferred[None]) -> None:
-        self.__dict__.update(vars(pool))
-        self._held = held
+        self.database, self.connection, self._held = pool.database, pool.connection, held
 
     def transact(self, function: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         """

@@ -1,3 +1,0 @@
-"""
-Traces for ``crq replay``, and what makes them.
-"""
