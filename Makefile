@@ -33,7 +33,7 @@ demo: $(READY)  ## a first look: daemon, executor and a throttled API (KEEP=1 le
 test: lint servers  ## everything: lint, all tests on both databases, coverage floors
 	@mkdir -p build/coverage
 	$(PYTHON) $(TRIAL) tests.unit
-	$(PYTHON) -m coverage run $(PYTEST) tests/unit tests/store tests/integration
+	$(PYTHON) -m coverage run $(PYTEST) tests/unit tests/store tests/automations tests/integration tests/acceptance tests/browser
 	@$(PYTHON) -m coverage json --quiet
 	@$(PYTHON) scripts/floors.py build/coverage/coverage.json
 
@@ -49,7 +49,7 @@ lint: $(READY)  ## ruff, mypy, import floors
 bench: $(READY) servers  ## all benchmarks
 	$(PYTHON) -m benchmarks all
 
-servers:  ## install mariadbd and memcached if they are missing (starts neither)
+servers:  ## install what the tests start: mariadbd, memcached, php-fpm, apache2, nginx, chromium (starts none)
 	@scripts/provision servers
 
 clean:  ## remove what was built or cached, and .venv

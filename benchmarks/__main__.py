@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,34 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import admission, claim, drain, startup
+from benchmarks import (
+    admission,
+    automations,
+    claim,
+    crashes,
+    drain,
+    hostile,
+    overview,
+    pages,
+    simulate,
+    startup,
+)
 from benchmarks.report import Benchmark, Stage, report, show
+from benchmarks.soak import run as soak
 
 BENCHMARKS: dict[str, Benchmark] = {
     "claim": claim.run,
     "admission": admission.run,
     "drain": drain.run,
     "startup": startup.run,
+    "simulate": simulate.run,
+    "hostile": hostile.run,
+    "overview": overview.run,
+    "automations": automations.run,
 }
+
+# What is not measured but proven: they take long, and `all` leaves them out.
+PROOFS: dict[str, Callable[..., object]] = {"crashes": crashes.run, "soak": soak.run}
 
 
 def _run(name: str, load: float, **options: int) -> dict[str, Any]:
@@ -41,7 +61,7 @@ def _write(result: object, target: str) -> None:
         Path(target).write_text(text)
 
 
-def _meaning(benchmark: Benchmark) -> str:
+def _meaning(benchmark: Callable[..., object]) -> str:
     """
     The first sentence of a benchmark's module.
     """
@@ -87,6 +107,8 @@ def main(context: click.Context) -> None:
         for name, benchmark in BENCHMARKS.items():
             click.echo(f"{name:10} {_meaning(benchmark)}")
         click.echo("all        one after the other")
+        for name, proof in PROOFS.items():
+            click.echo(f"{name:10} {_meaning(proof)}")
 
 
 def _command(name: str, *options: Callable[[Any], Any]) -> None:
@@ -116,6 +138,23 @@ _command(
     _number("--in-flight", 64, "The global cap.", 2),
     _number("--rounds", 3, "Rounds that the medians are taken of."),
 )
+_command(
+    "simulate",
+    _number("--rounds", 3, "Rounds that the median is taken of."),
+    _number("--seed", 1, "Of the load."),
+)
+_command(
+    "overview",
+    _number("--history", 1_000_000, "Ended executions in the long log.", 1000),
+    _number("--queued", 100_000, "Executions that wait in it.", 1000),
+)
+_command(
+    "automations",
+    _number("--tenants", 1000, "Tenants."),
+    _number("--automations", 10_000, "Automations of them, all due in one minute."),
+    _number("--advance", 500, "Runs that Phase B takes through a chunk."),
+    _number("--items", 2_000_000, "Stored items beside which a tick is measured."),
+)
 _command("startup", _number("--rounds", 7, "Starts that the median is taken of."))
 
 
@@ -133,6 +172,75 @@ def everything(target: str | None) -> None:
             show(results[-1], Console())
     if target is not None:
         _write(results, target)
+
+
+_page_option = click.option(
+    "--page", is_flag=True, help="Write the figures into docs/reliability.md as well."
+)
+
+
+@main.command("crashes", help=_meaning(crashes.run))
+@_json_option
+@_page_option
+@click.option(
+    "--engine",
+    type=click.Choice([*crashes.ENGINES, "both"]),
+    default="both",
+    show_default=True,
+)
+def crash_matrix(target: str | None, page: bool, engine: str) -> None:
+    load = os.getloadavg()[0]
+    with _stages("crashes") as stage:
+        measured, results = crashes.run(stage, crashes.ENGINES if engine == "both" else (engine,))
+    result = report("crashes", measured, time.time(), load)
+    if page:
+        pages.put(crashes.SECTION, crashes.section(results, result))
+    _tell(result, target, crashes.problems(results))
+
+
+@main.command("hostile", help=_meaning(hostile.run))
+@_json_option
+@_page_option
+@_number("--count", 400, "Honest admissions of each siege.", 100)
+def hostile_callers(target: str | None, page: bool, count: int) -> None:
+    result = _run("hostile", os.getloadavg()[0], count=count)
+    if page:
+        pages.put("hostile callers", pages.figures(result))
+    _tell(result, target, ())
+
+
+@main.command("soak", help=_meaning(soak.run))
+@_json_option
+@_page_option
+@click.option("--minutes", default=30.0, show_default=True, type=click.FloatRange(min=0.05))
+@click.option("--seed", type=int, help="Of a soak that is to be repeated; else a new one is drawn.")
+@click.option("--engine", type=click.Choice(soak.ENGINES), default="mariadb", show_default=True)
+def soaking(target: str | None, page: bool, minutes: float, seed: int | None, engine: str) -> None:
+    seed = random.randrange(1_000_000) if seed is None else seed
+    click.echo(f"soak of {minutes:g} minutes on {engine} with --seed {seed}", err=True)
+    load = os.getloadavg()[0]
+    with _stages("soak") as stage:
+        soaked = soak.run(stage, minutes, seed, engine)
+    result = report("soak", soaked.measured, time.time(), load)
+    if page:
+        pages.put(f"soak on {engine}", pages.figures(result))
+    if soaked.folder is not None:
+        click.echo(f"the logs are kept in {soaked.folder}", err=True)
+    _tell(result, target, soaked.violations)
+
+
+def _tell(result: dict[str, Any], target: str | None, problems: Sequence[str]) -> None:
+    """
+    Print what a proof has found; a violation is an exit code as well.
+    """
+    if target is None:
+        show(result, Console())
+    else:
+        _write(result, target)
+    for problem in problems:
+        click.echo(f"violation: {problem}", err=True)
+    if problems:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

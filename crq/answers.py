@@ -21,13 +21,19 @@ MESSAGE_LENGTH = 16_000  # characters; with four bytes each they fit into a TEXT
 
 
 def read_answer(
-    claimed: Claimed, http_status: int, body: bytes, limit: int, location: bytes = b""
+    claimed: Claimed,
+    http_status: int,
+    body: bytes,
+    limit: int,
+    location: bytes = b"",
+    retry_after: bytes | None = None,
 ) -> Answered:
     """
     Read an answer's status and body.
 
     :param limit: a longer body was cut there and is not read as an outcome.
     :param location: where a redirect leads; it is shown and never followed.
+    :param retry_after: the header of this name.
     """
     outcome, error_code, detail = None, None, ""
     if len(body) > limit:
@@ -36,7 +42,8 @@ def read_answer(
         outcome, error_code = _read(claimed, body)
     if outcome is None and not detail:
         detail = f"redirect to {shown(location)}" if location else shown(body)
-    return Answered(http_status, outcome, error_code, detail[:DETAIL_LENGTH])
+    asked = None if retry_after is None else retry_after.decode("latin-1")
+    return Answered(http_status, outcome, error_code, detail[:DETAIL_LENGTH], asked)
 
 
 def shown(text: str | bytes) -> str:

@@ -24,12 +24,14 @@ class BackOff:
     _until: float = 0.0
     _lanes: dict[Lane, tuple[int, float]] = field(init=False, factory=dict)
 
-    def failed(self, lane: Lane, now: float) -> float:
+    def failed(self, lane: Lane, now: float, asked: float | None = None) -> float:
         """
         Note that a dispatch of this lane never began; returns the pause that follows.
+
+        :param asked: seconds that the executor itself has asked for.
         """
         self.failures += 1
-        pause = policy.back_off(self.failures)
+        pause = policy.back_off(self.failures) if asked is None else asked
         self._until = now + pause
         failures = self._lanes.get(lane, (0, 0.0))[0] + 1
         # Behind the executor's own pause, so that the next try belongs to another lane.

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from attrs import NOTHING, Attribute, Factory, field, frozen
 
+from crq import policy
 from crq.database import Database
 from crq.model import Limits
 from crq.sealing import Sealer
@@ -160,6 +161,21 @@ class GateOptions:
     )
     timeout: float = option(
         0.5, "seconds to connect and to read: below one tick", between(0.05, 10)
+    )
+    key_hash: Literal["salted", "plain"] = option(
+        "salted",
+        "how an API key becomes its hash: SHA-256 of salt and key, or (plain) of the key alone,"
+        " for PHP that writes gates and does not know the salt",
+    )
+    shortest_wait: int = option(
+        policy.RETRY_AFTER_MINIMUM,
+        "seconds that any 429 is waited for at least: 0 must not become a tight loop",
+        between(1, 3600),
+    )
+    margin: float = option(
+        policy.GATE_MARGIN,
+        "seconds added to each wait: the API's clock and ours differ (brief §8)",
+        between(0, 600),
     )
 
     def __attrs_post_init__(self) -> None:
@@ -317,6 +333,18 @@ class WebOptions:
         1_048_576, "bytes of a request body; MEDIUMTEXT holds 16 MB", between(1024, 16_000_000)
     )
     request_seconds: float = option(30.0, "seconds for a whole request to arrive", between(1, 600))
+    rate: float = option(
+        100.0,
+        "requests a second that a token may make, on average over ten; 0: any number. The busiest"
+        " minute on record had 137 in all (brief §6)",
+        between(0, 100_000),
+    )
+    connections: int = option(
+        512,
+        "connections at once; beyond, those are let go that have waited longest for a request,"
+        " first those without a known token",
+        between(8, 100_000),
+    )
 
 
 @frozen
@@ -359,6 +387,103 @@ class ReaperOptions:
 
 
 @frozen
+class MetricsOptions:
+    """
+    What Prometheus scrapes at /metrics.
+    """
+
+    SECTION = "metrics."
+    loopback: bool = option(
+        False,
+        "whether /metrics needs no token from this very machine; not with a proxy on it that does"
+        " not say for whom it asks",
+    )
+    accounts: bool = option(
+        False, "whether the 20 deepest accounts have series of their own, by a short hash"
+    )
+
+
+@frozen
+class ManholeOptions:
+    """
+    A shell into the living daemon over SSH, for keys alone; off unless it is told where to listen.
+    """
+
+    SECTION = "manhole."
+    listen: str = option("", "tcp:PORT:interface=127.0.0.1 or unix:/PATH; empty: there is none")
+    authorized_keys_file: str = option(
+        "", "public keys that open it, one a line; of mode 640 or 600"
+    )
+    host_key_file: str = option(
+        "manhole.key", "its own private key, of mode 600; made when it is missing"
+    )
+
+
+@frozen
+class HistoryOptions:
+    """
+    What is kept for operators beside the executions.
+    """
+
+    SECTION = "history."
+    series_days: int = option(
+        30, "days the series of minutes is kept: 1,440 small rows each", between(1, 3660)
+    )
+    audit_days: int = option(366, "days the audit is kept: a year and a day", between(1, 3660))
+
+
+@frozen
+class LogOptions:
+    """
+    The daemon's log. Where it goes is twistd's to say: standard output, or its --logfile.
+    """
+
+    SECTION = "log."
+    level: Literal["debug", "info", "warn", "error"] = option(
+        "info", "the least level that is written; debug has a line for each settled dispatch"
+    )
+    format: Literal["auto", "text", "json", "journal"] = option(
+        "auto",
+        "text; one JSON object a line; the journal's own fields; auto: the latter where standard"
+        " output leads to the journal, else text",
+    )
+
+
+def allowed_tables(value: tuple[str, ...]) -> str | None:
+    """
+    Allow ``table:tenant_column:id_column``.
+    """
+    for text in value:
+        if re.fullmatch(r"[A-Za-z_]\w{0,63}(:[A-Za-z_]\w{0,63}){2}", text, re.A) is None:
+            return f"{text!r} names no table; write table:tenant_column:id_column"
+    return None
+
+
+@frozen
+class AutomationOptions:
+    """
+    Automations: schedules, runs and what they decide about.
+    """
+
+    SECTION = "automations."
+    scheduler: Literal["on", "off"] = option(
+        "on", "whether this daemon makes and advances runs; one of several is enough"
+    )
+    threads: int = option(
+        4, "automations that decide or act at once, each on a thread of its own", between(1, 64)
+    )
+    keep_days: int = option(
+        92, "days an ended run is kept with its items: as long as an execution", between(1, 3660)
+    )
+    tables: tuple[str, ...] = option(
+        (),
+        "tables that run_script may read, each as table:tenant_column:id_column; a tenant's"
+        " automations see its own rows",
+        allowed_tables,
+    )
+
+
+@frozen
 class Config:
     """
     The whole configuration.
@@ -374,6 +499,11 @@ class Config:
     web: WebOptions = Factory(WebOptions)
     script: ScriptOptions = Factory(ScriptOptions)
     reaper: ReaperOptions = Factory(ReaperOptions)
+    log: LogOptions = Factory(LogOptions)
+    history: HistoryOptions = Factory(HistoryOptions)
+    metrics: MetricsOptions = Factory(MetricsOptions)
+    manhole: ManholeOptions = Factory(ManholeOptions)
+    automations: AutomationOptions = Factory(AutomationOptions)
     tokens: tuple[Token, ...] = ()
 
     def __attrs_post_init__(self) -> None:
@@ -400,7 +530,7 @@ class Config:
             self.secrets.seal_keys_file, "secrets.seal_keys_file"
         )
         try:
-            return Sealer(salt, tuple(keys.split()))
+            return Sealer(salt, tuple(keys.split()), self.gates.key_hash == "salted")
         except ValueError as error:
             raise ValueError(f"secrets: {error}; `crq init` makes good ones") from None
 

@@ -27,6 +27,8 @@ _PATHS = {
     ("secrets", "seal_keys_file"),
     ("drainer", "lock_file"),
     ("executor", "lock_dir"),
+    ("manhole", "authorized_keys_file"),
+    ("manhole", "host_key_file"),
 }
 
 
@@ -34,6 +36,15 @@ class ConfigError(Exception):
     """
     The configuration cannot be used; the text is for the person who wrote it.
     """
+
+
+def found(path: str | None = None, environment: Mapping[str, str] | None = None) -> str | None:
+    """
+    The absolute path of the TOML file that `load` reads; None: there is none.
+    """
+    environment = os.environ if environment is None else environment
+    path = path or environment.get("CRQ_CONFIG") or next(filter(os.path.exists, SEARCHED), None)
+    return None if path is None else os.path.abspath(path)
 
 
 def load(
@@ -50,10 +61,10 @@ def load(
     :raise ConfigError: with one line a person can act on.
     """
     environment = os.environ if environment is None else environment
-    path = path or environment.get("CRQ_CONFIG") or next(filter(os.path.exists, SEARCHED), None)
+    path = found(path, environment)
     tree: dict[str, Any] = {} if path is None else _read(Path(path))
     if path is not None:
-        _anchor(tree, Path(path).absolute().parent)
+        _anchor(tree, Path(path).parent)
     for name, text in environment.items():
         if name.startswith(ENVIRONMENT) and name not in NOT_OPTIONS:
             section, _, key = name[len(ENVIRONMENT) :].lower().partition("_")

@@ -12,15 +12,23 @@ so it must only touch its cursor. MariaDB's default undoes a single statement on
 time-out and leaves the rest of the transaction standing: that is why 1205 rolls back here.
 When the answer to COMMIT itself is lost nobody knows whether it holds: `CommitUnknown` says so, and
 the caller settles it by reading, never by repeating.
+
+# Note [Connections that must not be kept]
+
+A server that has become read-only is often one that was replaced: its name leads to another by now,
+and only a new connection finds that one. A SQLite file that was replaced or removed lives on for
+whoever has it open, and what is written there is lost: each transaction looks whether the name
+still leads to the file, and a missing file is never made anew by whoever wants to use it.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pymysql
 from attrs import field, frozen
@@ -28,6 +36,17 @@ from pymysql.constants import CLIENT, FIELD_TYPE
 from pymysql.converters import conversions
 
 from crq import crashpoints
+from crq.databaseerrors import CommitUnknown, is_lost, is_outage, is_read_only, is_repeatable
+
+__all__ = [
+    "CommitUnknown",
+    "Cursor",
+    "Database",
+    "is_lost",
+    "is_outage",
+    "is_read_only",
+    "is_repeatable",
+]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,11 +54,6 @@ P = ParamSpec("P")
 ATTEMPTS = 3  # of one transaction (ruling 11)
 LOCK_WAIT = 5  # s; a claim that waits longer is better off in the next tick
 BUSY_TIMEOUT = 5.0  # s; SQLite writers queue for one lock, and its queue is not fair
-DEADLOCK, LOCK_WAIT_TIMEOUT, CHANGED_SINCE_READ, NODE_NOT_READY = 1213, 1205, 1020, 1047
-REPEATABLE: Final = frozenset({DEADLOCK, LOCK_WAIT_TIMEOUT, CHANGED_SINCE_READ, NODE_NOT_READY})
-LOST: Final = frozenset(
-    {2006, 2013, 2055, 4031, 1927, 1053}
-)  # gone, cut off, idle, killed, stopping
 
 # DATETIME comes back as the text that went in: see crq.instants.instant_text.
 _CONVERSIONS: Final = {
@@ -53,10 +67,14 @@ _SQL_MODE: Final = (
 )
 
 
-class CommitUnknown(Exception):
+class _File(sqlite3.Connection):
     """
-    The connection was lost between COMMIT and its answer. Read before you try again.
+    A connection to a SQLite file that knows which file it was.
+
+    :ivar identity: device and inode; None for a database in memory.
     """
+
+    identity: tuple[int, int] | None = None
 
 
 class Cursor:
@@ -105,6 +123,13 @@ class Cursor:
         """
         row = self._cursor.fetchone()
         return None if row is None else row[0]
+
+    def close(self) -> None:
+        """
+        Let go of a result that was not read to its end: SQLite would keep its snapshot.
+        """
+        with suppress(Exception):  # the connection may be gone
+            self._cursor.close()
 
     @property
     def rowcount(self) -> int:
@@ -173,11 +198,14 @@ class Database:
         if parts.scheme == "sqlite":
             if parts.netloc or not self.path:
                 raise ValueError("a SQLite URL is sqlite:///relative.db or sqlite:////absolute.db")
+            in_memory = self.path == ":memory:"
             return {
-                "database": self.path,
+                "database": self.path if in_memory else f"file:{quote(self.path)}?mode=rw",
+                "uri": not in_memory,
                 "timeout": BUSY_TIMEOUT,
                 "isolation_level": None,
                 "check_same_thread": False,  # adbapi closes connections from the reactor's thread
+                "factory": _File,
             }
         if parts.scheme not in ("mysql", "mariadb"):
             raise ValueError("the URL must begin with sqlite:/// or mysql://")
@@ -222,10 +250,13 @@ class Database:
         if self.dialect == "sqlite":
             cursor.execute("PRAGMA synchronous = FULL")  # a commit that answered is on the disk
             cursor.execute("PRAGMA foreign_keys = ON")
+            connection.identity = self._identity()
         else:
+            # Shorter than our own patience: else a lock wait would look like a lost server.
+            lock_wait = max(1, min(LOCK_WAIT, int(self.timeout / 2)))
             cursor.execute(
                 f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00',"
-                f" innodb_lock_wait_timeout = {LOCK_WAIT}"
+                f" innodb_lock_wait_timeout = {lock_wait}"
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.close()
@@ -266,7 +297,10 @@ class Database:
     ) -> T:
         for attempt in range(1, ATTEMPTS + 1):
             committing = False
+            cursor = None
             try:
+                if self.moved(connection):
+                    raise sqlite3.OperationalError("the database file was replaced or removed")
                 cursor = Cursor(connection.cursor(), self.dialect, self.observe)
                 if write:
                     cursor.execute("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
@@ -279,6 +313,8 @@ class Database:
                 return result
             except BaseException as error:
                 lost = is_lost(error)
+                if cursor is not None:
+                    cursor.close()
                 if write and not lost:
                     self._roll_back(connection)
                 if lost and committing:
@@ -287,7 +323,7 @@ class Database:
                 # A server that was too slow once is not asked the same again while others wait.
                 again = is_repeatable(error) or (lost and "timed out" not in str(error))
                 if attempt == ATTEMPTS or not again:
-                    if lost:
+                    if lost or is_read_only(error):
                         self._discard(connection)
                     raise
                 if self.repeated is not None:
@@ -295,6 +331,26 @@ class Database:
                 if lost:
                     self._reopen(connection)
         raise AssertionError("unreachable")
+
+    def moved(self, connection: Any) -> bool:
+        """
+        Whether a connection is to a SQLite file that was replaced or removed.
+
+        See note [Connections that must not be kept]; whoever keeps a connection asks before he uses
+        it, and opens another.
+        """
+        if self.dialect != "sqlite" or connection.identity is None:
+            return False
+        try:
+            return bool(self._identity() != connection.identity)
+        except OSError:
+            return True
+
+    def _identity(self) -> tuple[int, int] | None:
+        if self.path == ":memory:":
+            return None
+        found = os.stat(self.path)
+        return found.st_dev, found.st_ino
 
     def _roll_back(self, connection: Any) -> None:
         try:
@@ -313,41 +369,3 @@ class Database:
         self._discard(connection)
         connection.connect()
         self.prepare(connection)
-
-
-def is_lost(error: BaseException) -> bool:
-    """
-    Whether the connection is gone (PyMySQL says ``InterfaceError(0, '')`` once it has noticed).
-    """
-    if isinstance(error, pymysql.err.InterfaceError):
-        return True
-    return isinstance(error, pymysql.err.MySQLError) and _code(error) in LOST
-
-
-def is_repeatable(error: BaseException) -> bool:
-    """
-    Whether the whole transaction may be run again because the database undid it.
-    """
-    if isinstance(error, sqlite3.OperationalError):
-        return "locked" in str(error)
-    return isinstance(error, pymysql.err.MySQLError) and _code(error) in REPEATABLE
-
-
-def is_outage(error: BaseException) -> bool:
-    """
-    Whether the database is away, full, read-only or overloaded; not a fault in a statement.
-    """
-    return isinstance(
-        error,
-        (
-            sqlite3.OperationalError,
-            pymysql.err.OperationalError,
-            pymysql.err.InterfaceError,
-            pymysql.err.InternalError,
-            CommitUnknown,
-        ),
-    )
-
-
-def _code(error: pymysql.err.MySQLError) -> int:
-    return error.args[0] if error.args and isinstance(error.args[0], int) else 0

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define, field
+from attrs import define, evolve, field
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from crq import crashpoints, executions, policy
 from crq.backoff import BackOff
@@ -26,7 +26,9 @@ from crq.gatememory import GateMemory
 from crq.instants import Instant
 from crq.interfaces import ITransport
 from crq.messages import Answered, DispatchResult, Lost, Settlement
-from crq.model import Claimed, InFlight, Status
+from crq.meters import Meters
+from crq.model import Claimed, ErrorCode, InFlight, Status
+from crq.outages import Outage
 from crq.pool import Pool
 from crq.pulse import Pulse
 
@@ -47,13 +49,22 @@ class Dispatcher:
     pulse: Pulse
     clock: IReactorTime
     wall: Callable[[], Instant]
+    meters: Meters = field(factory=Meters)
     freed: Callable[[], None] = field(init=False)
     back_off: BackOff = field(init=False, factory=BackOff)
     outstanding: dict[int, Claimed] = field(init=False, factory=dict)
     _answers: dict[int, Deferred[None]] = field(init=False, factory=dict)
     _idle: Deferred[None] | None = field(init=False, default=None)
+    _hung_up: bool = field(init=False, default=False)
+    _executor: Outage = field(init=False)
+    _tried: set[int] = field(init=False, factory=set)
 
     _log = Logger()
+
+    def __attrs_post_init__(self) -> None:
+        self._executor = Outage(
+            "the executor", self.clock.seconds, self._log, "backing off", "executor back"
+        )
 
     def in_flight(self) -> dict[int, InFlight]:
         """
@@ -70,7 +81,9 @@ class Dispatcher:
         """
         self.outstanding[claimed.execution_id] = claimed
         self.pulse.starts += 1
-        self._log.info(
+        self._log.emit(
+            # While the executor takes nothing, a line for a row, and not for each try with it.
+            LogLevel.debug if claimed.execution_id in self._tried else LogLevel.info,
             "execution {execution_id} dispatched",
             action="dispatched",
             execution_id=claimed.execution_id,
@@ -86,7 +99,7 @@ class Dispatcher:
 
         What is unanswered goes on in the executor; its row says how it ended.
         """
-        if self.outstanding:
+        if self.outstanding and not self._hung_up:
             self._log.info(
                 "waiting for {count} answers", action="draining", count=len(self.outstanding)
             )
@@ -102,6 +115,24 @@ class Dispatcher:
             answer.cancel()
         await self.transport.close()
 
+    def hang_up(self) -> None:
+        """
+        Wait for no answer any more, on a stop that has begun or is about to.
+        """
+        if not self._hung_up:
+            self._hung_up = True
+            self._log.warn(
+                "not waiting any more; {count} answers are due",
+                action="hung up",
+                count=len(self.outstanding),
+            )
+            self._let_go()
+
+    def _let_go(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.callback(None)
+
     async def _carry(self, claimed: Claimed) -> None:
         try:
             try:
@@ -116,13 +147,11 @@ class Dispatcher:
         finally:
             self.outstanding.pop(claimed.execution_id, None)
             self._answers.pop(claimed.execution_id, None)
-            if self._idle is not None and not self.outstanding:
-                idle, self._idle = self._idle, None
-                idle.callback(None)
+            if not self.outstanding:
+                self._let_go()
             self.freed()
 
     async def _settle(self, claimed: Claimed, result: DispatchResult) -> None:
-        told = False
         while True:
             try:
                 await self._settle_once(claimed, result)
@@ -130,14 +159,6 @@ class Dispatcher:
                 if not is_outage(error):
                     self._log.failure("settling failed", action="settle failed")
                     return
-                if not told:
-                    self._log.warn(
-                        "execution {execution_id} cannot be settled yet: {error}",
-                        action="settle waits",
-                        execution_id=claimed.execution_id,
-                        error=str(error),
-                    )
-                told = True
             else:
                 return
             await deferLater(self.clock, SETTLE_AGAIN)
@@ -151,14 +172,19 @@ class Dispatcher:
         if isinstance(result, Answered):
             detail = f"HTTP {result.http_status} {detail}".rstrip()
         if what is Settlement.FINISH and isinstance(result, Answered) and result.outcome:
-            await self.pool.transact(executions.finish, execution_id, result.outcome, self.wall())
+            now, outcome = self.wall(), result.outcome
+            written = await self.pool.transact(executions.finish, execution_id, outcome, now)
+            if written and row is not None:
+                row = evolve(
+                    row, status=outcome.status.value, error_code=outcome.error_code, finished_at=now
+                )
         elif what is Settlement.FAIL:
             await self.pool.transact(
                 executions.fail_dispatch, execution_id, claimed.claim_epoch, detail, self.wall()
             )
         elif what is Settlement.RELEASE_AND_BACK_OFF:
             await self.pool.transact(executions.release, execution_id, claimed.claim_epoch)
-            self._not_taken(claimed, detail)
+            self._not_taken(claimed, detail, policy.pause_asked(result, self.wall()))
         elif what is Settlement.ASK_LIVENESS:
             self._log.warn(
                 "execution {execution_id} began and gave no answer: {detail}",
@@ -168,6 +194,12 @@ class Dispatcher:
             )
         if what in (Settlement.NOTHING, Settlement.FINISH, Settlement.FAIL):
             self.taken(claimed)
+            if what is Settlement.FAIL:
+                self.meters.ended("failed", ErrorCode.DISPATCH_FAILED, None, None, None)
+            elif row is not None:
+                self.meters.ended(
+                    row.status, row.error_code, row.queued_at, row.started_at, row.finished_at
+                )
             if claimed.lane.apikey_hash is not None and what is not Settlement.FAIL:
                 self.gates.ended(claimed.lane.apikey_hash)
         self._log.debug(
@@ -177,24 +209,20 @@ class Dispatcher:
             what=what.value,
         )
 
-    def _not_taken(self, claimed: Claimed, detail: str) -> None:
-        pause = self.back_off.failed(claimed.lane, self.clock.seconds())
-        if self.pulse.alarm != detail:  # one line an outage, not a try
-            self._log.error(
-                "the executor took no work: {detail}; trying again in {pause} s",
-                action="backing off",
-                execution_id=claimed.execution_id,
-                detail=detail,
-                pause=pause,
-            )
+    def _not_taken(self, claimed: Claimed, detail: str, asked: float | None) -> None:
+        pause = self.back_off.failed(claimed.lane, self.clock.seconds(), asked)
+        self._tried.add(claimed.execution_id)
+        self._executor.failed(f"it took no work, trying again in {pause:g} s: {detail}")
         self.pulse.alarm = detail
 
     def taken(self, claimed: Claimed) -> None:
         """
         Note that the executor has taken this row.
         """
+        self.pulse.unstarted_since = None
+        self._executor.went_well()
+        self._tried.clear()
         if self.back_off.succeeded(claimed.lane):
-            self._log.info("the executor takes work again", action="executor back")
             self.pulse.alarm = None
             self.pulse.backing_off_until = None
             self.freed()

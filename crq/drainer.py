@@ -22,15 +22,18 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from crq import crashpoints, executions, policy, schema
-from crq.database import CommitUnknown
+from crq import crashpoints, executions, gatehistory, policy, schema
+from crq.clockwatch import ClockWatch
+from crq.database import CommitUnknown, is_outage
 from crq.dispatcher import Dispatcher
 from crq.gatememory import GateMemory
 from crq.instants import Instant
 from crq.liveness import Liveness
-from crq.model import InFlight, Limits, Plan, Snapshot, Status
+from crq.meters import Meters
+from crq.model import Claimed, Controls, ErrorCode, InFlight, Limits, Plan, Snapshot, Status
+from crq.outages import Outage, one_line
 from crq.pool import Pool
-from crq.pulse import Pulse
+from crq.pulse import Ended, Pulse
 from crq.sealing import NONCE_TTL
 from crq.suspects import Suspects
 
@@ -45,6 +48,9 @@ class Drainer(Service):
     :ivar mint: makes nonces.
     :ivar every: seconds between ticks.
     :ivar drain_limit: seconds to wait for answers on stop.
+    :ivar plan: decides; the simulator compares other rules.
+    :ivar ticked: called after each tick with how it ended; must not raise.
+    :ivar capped: called with the caps in force when they have changed; must not raise.
     """
 
     pool: Pool
@@ -60,18 +66,26 @@ class Drainer(Service):
     mint: Callable[[], str]
     every: float = 1.0
     drain_limit: float = 60.0
+    plan: Callable[..., Plan] = policy.plan
+    ticked: Callable[[Ended], None] = lambda _: None
+    capped: Callable[[Limits], None] = lambda _: None
+    meters: Meters = field(factory=Meters)
 
     _loop: LoopingCall = field(init=False)
     _ticking: Deferred[None] | None = field(init=False, default=None)
     _again: bool = field(init=False, default=False)
     _timer: IDelayedCall | None = field(init=False, default=None)
     _recovered: bool = field(init=False, default=False)
+    _caps: tuple[Limits, Limits] | None = field(init=False, default=None)
+    _watch: ClockWatch = field(init=False, factory=ClockWatch)
+    _faults: Outage = field(init=False)
 
     _log = Logger()
 
     def __attrs_post_init__(self) -> None:
         self._loop = LoopingCall.withCount(self._timed)
         self._loop.clock = self.clock
+        self._faults = Outage("the tick", self.clock.seconds, self._log, "tick failed", "recovered")
         self.dispatcher.freed = self.wake
 
     def startService(self) -> None:
@@ -128,22 +142,28 @@ class Drainer(Service):
         Do one tick; whatever goes wrong in it is logged and left to the next one.
         """
         self.pulse.ticks += 1
+        begun = self.clock.seconds()
         try:
             await self._tick()
         except Exception as error:  # noqa: BLE001 - a timer that raises once never runs again
-            text = f"{type(error).__name__}: {error}"
-            if self.pulse.last_error != text:  # one report an outage, not a tick
-                self._log.failure("tick failed: {error}", action="tick failed", error=text)
-            self.pulse.last_error = text
+            if isinstance(error, schema.SchemaMismatch):
+                self._faults.failed(str(error))
+            elif not is_outage(error):  # which the pool tells, once for all who meet it
+                self._faults.failed(error)
+            self.pulse.last_error = one_line(error)
             self.pulse.last_error_at = self.wall()
+            self.meters.ticks_failed.inc()
+            self.ticked(Ended.OUTAGE if is_outage(error) else Ended.BADLY)
             return
-        if self.pulse.last_error is not None:
-            self._log.info("ticks end well again", action="recovered")
+        self._faults.went_well()
         self.pulse.last_error = None
         self.pulse.last_good_tick = self.wall()
         self.pulse.last_good_monotonic = self.clock.seconds()
+        self.meters.tick.observe(self.pulse.last_good_monotonic - begun)
+        self.ticked(Ended.WELL)
 
     async def _tick(self) -> None:
+        self._look_at_the_clock()
         if not self._recovered:
             await self._recover()
         back_off = self.dispatcher.back_off
@@ -153,33 +173,82 @@ class Drainer(Service):
         flights = await self._tend(snapshot.in_flight)
         now = self.wall()
         lanes = frozenset(head.lane for head in snapshot.heads)
-        keys = sorted({lane.apikey_hash for lane in lanes if lane.apikey_hash is not None})
+        asked = {request.lane for request in snapshot.controls.run_one} if lanes else set()
+        keys = sorted({lane.apikey_hash for lane in lanes | asked if lane.apikey_hash is not None})
         if keys:
             await self.gates.read(keys, now)
             self.pulse.gates_reachable = self.gates.reachable
-        plan = policy.plan(
-            Snapshot(snapshot.heads, flights),
-            self.gates.closed(now),
-            self._limits(len(flights)),
-            now,
-            half_open=self.gates.half_open,
-            backing_off=back_off.lanes(self.clock.seconds(), now, lanes) if lanes else {},
-        )
+            await self._note_gates(now)
+        plan = self._decide(evolve(snapshot, in_flight=flights), now)
         self.pulse.plan, self.pulse.in_flight = plan, flights
         self.pulse.backing_off_until = now + left if left else None
-        if plan.takes and self.running:
+        refusing = left > 0 or (bool(lanes) and back_off.failures > 0)
+        self.pulse.note(bool(plan.takes or plan.picks), refusing, self.clock.seconds())
+        if (plan.takes or plan.picks) and self.running:
             await self._claim(plan, now)
         opening = min((hold.until for hold in plan.holds if hold.until is not None), default=None)
         self._set_timer(left or (None if opening is None else opening - now))
 
-    def _limits(self, in_flight: int) -> Limits:
+    def _look_at_the_clock(self) -> None:
+        now = self.wall()
+        step = self._watch.stepped(now, self.clock.seconds())
+        if step:
+            early = len(self.gates.closed(now - step)) - len(self.gates.closed(now))
+            self.meters.clock_steps.inc()
+            self.meters.gates_early.inc(max(0, early))
+            self._log.warn(
+                "the wall clock was stepped by {step:+.1f} s; {early} gates opened early by it",
+                action="clock stepped",
+                step=step,
+                early=max(0, early),
+            )
+
+    @property
+    def caps(self) -> Limits:
+        """
+        The caps in force, as far as the last tick knew.
+        """
+        return self.limits if self._caps is None else self._caps[1]
+
+    async def preview(self) -> Plan:
+        """
+        What a tick would decide now, by the gates as they are remembered; nothing is done.
+        """
+        snapshot = await self.pool.read(executions.snapshot, self.limits.in_flight)
+        rows = {row.execution_id: row for row in snapshot.in_flight}
+        flights = tuple((self.dispatcher.in_flight() | rows).values())
+        return self._decide(evolve(snapshot, in_flight=flights), self.wall())
+
+    def _decide(self, snapshot: Snapshot, now: Instant) -> Plan:
+        lanes = frozenset(head.lane for head in snapshot.heads)
+        back_off = self.dispatcher.back_off
+        return self.plan(
+            snapshot,
+            self.gates.closed(now),
+            self._narrowed(self._in_force(snapshot.controls), len(snapshot.in_flight)),
+            now,
+            half_open=self.gates.half_open,
+            backing_off=back_off.lanes(self.clock.seconds(), now, lanes) if lanes else {},
+        )
+
+    def _in_force(self, controls: Controls) -> Limits:
+        """
+        The caps of the configuration with what operators have set.
+        """
+        caps = controls.over(self.limits)
+        if self._caps != (self.limits, caps):
+            self._caps = (self.limits, caps)
+            self.capped(caps)
+        return caps
+
+    def _narrowed(self, caps: Limits, in_flight: int) -> Limits:
         """
         The caps; while the executor is being tried again, room for one dispatch alone.
         """
         if not self.dispatcher.back_off.failures:
-            return self.limits
+            return caps
         trying = 0 if self.dispatcher.outstanding else 1
-        return evolve(self.limits, in_flight=min(self.limits.in_flight, in_flight + trying))
+        return evolve(caps, in_flight=min(caps.in_flight, in_flight + trying))
 
     async def _recover(self) -> None:
         """
@@ -189,6 +258,8 @@ class Drainer(Service):
         for flight in await self.pool.read(executions.in_flight):
             if flight.status is Status.CLAIMED and flight.drainer_id == self.drainer_id:
                 await self._release(flight, "was claimed before the restart")
+        # What has opened since, and what this process will see open, begins with one execution.
+        self.gates.remember(await self.pool.read(gatehistory.unfinished), self.wall())
         self._recovered = True
 
     async def _tend(self, rows: tuple[InFlight, ...]) -> tuple[InFlight, ...]:
@@ -220,15 +291,34 @@ class Drainer(Service):
                     action="died",
                     execution_id=row.execution_id,
                 )
+                self.meters.ended("failed", ErrorCode.OUTCOME_UNKNOWN, None, row.started_at, None)
             if row.lane.apikey_hash is not None:
                 self.gates.ended(row.lane.apikey_hash)
             del flights[row.execution_id]
         return tuple(flights.values())
 
+    async def _note_gates(self, now: Instant) -> None:
+        """
+        Keep the history of gates, before a row that waited behind one is claimed.
+        """
+        found, passed = self.gates.news()
+        if not found and not passed:
+            return
+        try:
+            await self.pool.transact(gatehistory.noted, found, now)
+        except Exception as error:  # noqa: BLE001 - it is for people: no fault of it stops the queue
+            if is_outage(error):
+                return
+            self._log.failure(
+                "history of gates not written: {error}",
+                action="gate_history_not_written",
+                error=str(error),
+            )
+
     def _held(self, txn: Any, execution_ids: list[int]) -> frozenset[int]:
         return self.liveness.held(txn, execution_ids)
 
-    async def _release(self, row: InFlight, why: str) -> None:
+    async def _release(self, row: InFlight | Claimed, why: str) -> None:
         if await self.pool.transact(executions.release, row.execution_id, row.claim_epoch):
             self._again = True  # this tick's snapshot does not have it as queued
             self._log.warn(
@@ -243,7 +333,7 @@ class Drainer(Service):
             claimed = await self.pool.transact(
                 executions.claim,
                 plan,
-                self._limits(len(self.pulse.in_flight)),
+                self.limits,
                 self.drainer_id,
                 now,
                 self.mint,
@@ -251,10 +341,12 @@ class Drainer(Service):
             )
         except CommitUnknown:
             # If it did commit, the next tick finds rows of ours that were not dispatched.
-            self._log.warn("no answer to the claim's COMMIT", action="commit unknown")
             self._again = True
             return
         for row in claimed:
+            if not self.running:  # the stop began while COMMIT was under way
+                await self._release(row, "was claimed while the daemon stops")
+                continue
             crashpoints.reached("dispatching")
             self.dispatcher.dispatch(row)
 

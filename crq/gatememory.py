@@ -11,7 +11,8 @@ written.
 
 A key whose gate was seen closed and is not closed any more is half-open: one execution of it goes
 first. It stays so until an execution of it has ended and a reading begun after that, from a store
-that answered, found the gate still open.
+that answered, found the gate still open. What a process before this one has seen closed, the
+history of gates tells: `GateMemory.remember`.
 
 A reading waits `PATIENCE` and no longer. The store's own time-outs end a thread sooner or later,
 but they do not bound the look-up of a name; a thread that is late is not joined by a second one,
@@ -20,7 +21,7 @@ and of its late answer only the closed gates are taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from attrs import define
@@ -33,11 +34,15 @@ from crq.gatevalues import GatesUnreachable
 from crq.instants import Instant
 from crq.interfaces import IGateStore
 from crq.model import GateReading
+from crq.outages import Outage, one_line
+from crq.patience import within
 
 T = TypeVar("T")
 
 PATIENCE = 1.0  # s a tick waits for the gates
 UNREADABLE_FOR = 60.0  # s a key is closed for a value that cannot be read (ruling 6)
+FOUND = "found closed: written by another program"
+FOUND_UNREADABLE = "found a value that cannot be read"
 FORGET_AFTER = 600.0  # s without a question, after which nothing is known of a key
 
 
@@ -78,18 +83,25 @@ class GateMemory:
         store: IGateStore,
         in_thread: Callable[..., Deferred[Any]],
         clock: IReactorTime,
+        outage: Outage | None = None,
     ) -> None:
         """
         Start with nothing remembered.
 
         :param in_thread: runs a function with its arguments on a thread.
+        :param outage: where failures of the store are told; of its own when None.
         """
         self._store = store
         self._in_thread = in_thread
         self._clock = clock
         self._known: dict[str, _Known] = {}
+        self._found: dict[str, tuple[Instant, str]] = {}
+        self._passed = False
         self._asking = False
         self._reachable = True
+        self._outage = outage or Outage(
+            "the gates' store", clock.seconds, self._log, "gates_unreachable", "gates_reachable"
+        )
 
     @property
     def reachable(self) -> bool:
@@ -104,6 +116,13 @@ class GateMemory:
         The keys of which one execution goes first.
         """
         return frozenset(key for key, known in self._known.items() if known.half_open)
+
+    def reading(self, now: Instant) -> GateReading:
+        """
+        What is remembered, as a store would tell it: closed gates, and keys that cannot be read.
+        """
+        unreadable = {key: "" for key, known in self._known.items() if known.unreadable}
+        return GateReading(self.closed(now), unreadable)
 
     def closed(self, now: Instant) -> dict[str, Instant]:
         """
@@ -128,6 +147,26 @@ class GateMemory:
         known = self._known.get(key)
         if known is not None:
             known.ended = True
+
+    def remember(self, gates: Mapping[str, Instant], now: Instant) -> None:
+        """
+        Take up gates that a process before this one has seen closed; what has passed is half-open.
+        """
+        for key, until in gates.items():
+            known = self._known.setdefault(key, _Known(now))
+            if until > now:
+                known.close(max(until, known.closed_until))
+            elif not known.closed_until:
+                self._pass_by(known)
+
+    def news(self) -> tuple[dict[str, tuple[Instant, str]], bool]:
+        """
+        Tell what has changed since the last call: gates found closed (until when, why), and whether
+        any has passed.
+        """
+        found, passed = self._found, self._passed
+        self._found, self._passed = {}, False
+        return found, passed
 
     async def read(self, keys: Collection[str], now: Instant) -> GateReading:
         """
@@ -175,6 +214,18 @@ class GateMemory:
         known.close(max(until, known.closed_until))
         return known.closed_until
 
+    async def open(self, key: str) -> None:
+        """
+        Open a key by hand; as after any opening, one execution of it goes first (ruling 8).
+
+        :raise GatesUnreachable: the store did not do it, or not in time.
+        """
+        await self._within(self._in_thread(self._store.open, key), lambda _: None)
+        known = self._known.get(key)
+        if known is not None and known.closed_until:
+            known.unwritten_until = 0.0
+            self._pass_by(known)
+
     async def _ask(self, keys: tuple[str, ...], now: Instant) -> GateReading | None:
         if self._asking:
             return None
@@ -183,12 +234,16 @@ class GateMemory:
             self._asking = True
             question.addBoth(self._answered)
             reading = await self._within(question, self._learn_late)
-        except Exception:  # noqa: BLE001 - a boundary: whatever it is, the remembered gates hold
-            self._lost(Failure())
+        except Exception as error:  # noqa: BLE001 - a boundary: whatever it is, what is known holds
+            self._reachable = False
+            if isinstance(error, GatesUnreachable):
+                self._outage.failed(f"the remembered gates hold: {one_line(error)}")
+                self._learn_late(error.seen)
+            else:
+                self._outage.failed(error)
             return None
-        if not self._reachable:
-            self._reachable = True
-            self._log.info("gates reachable again", action="gates_reachable")
+        self._reachable = True
+        self._outage.went_well()
         return reading
 
     def _answered(self, answer: T) -> T:
@@ -196,39 +251,7 @@ class GateMemory:
         return answer
 
     def _within(self, question: Deferred[T], late: Callable[[T | Failure], None]) -> Deferred[T]:
-        """
-        Wait for an answer for `PATIENCE`; one that comes later goes to ``late``.
-        """
-        answer: Deferred[T] = Deferred()
-        timer = self._clock.callLater(
-            PATIENCE,
-            lambda: answer.errback(GatesUnreachable(f"no answer within {PATIENCE:g} s")),
-        )
-
-        def arrived(result: T | Failure) -> None:
-            if timer.active():
-                timer.cancel()
-                answer.callback(result)  # a Failure goes to the errbacks
-            else:
-                late(result)
-
-        question.addBoth(arrived)
-        return answer
-
-    def _lost(self, failure: Failure) -> None:
-        if not self._reachable:
-            return
-        self._reachable = False
-        if failure.check(GatesUnreachable):
-            self._log.warn(
-                "gates unreachable, the remembered ones hold: {error}",
-                action="gates_unreachable",
-                error=failure.getErrorMessage(),
-            )
-        else:
-            self._log.failure(
-                "gates unreadable, the remembered ones hold", failure, action="gates_unreachable"
-            )
+        return within(PATIENCE, question, self._clock, _given_up, late)
 
     def _learn(
         self, keys: Collection[str], reading: GateReading, ended: Collection[str], now: Instant
@@ -252,9 +275,11 @@ class GateMemory:
             known.unreadable = found is not None
             until = max(until, known.unwritten_until)
             if until > now:
+                if until > known.closed_until:
+                    self._found[key] = (until, FOUND if found is None else FOUND_UNREADABLE)
                 known.close(until)
             elif known.closed_until:
-                known.pass_by()
+                self._pass_by(known)
             elif key in ended:
                 known.half_open = known.ended = False
 
@@ -273,10 +298,18 @@ class GateMemory:
                 continue
             known.asked_at = now
             if known.closed_until and known.closed_until <= now:
-                known.pass_by()
+                self._pass_by(known)
+
+    def _pass_by(self, known: _Known) -> None:
+        known.pass_by()
+        self._passed = True
 
     def _forget(self, now: Instant) -> None:
         for key, known in tuple(self._known.items()):
             unasked = known.asked_at + FORGET_AFTER < now and known.closed_until <= now
             if unasked or not (known.closed_until or known.half_open or known.unreadable):
                 del self._known[key]
+
+
+def _given_up() -> GatesUnreachable:
+    return GatesUnreachable(f"no answer within {PATIENCE:g} s")

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from attrs import frozen
 from pymemcache.client.base import PooledClient
-from pymemcache.client.hash import HashClient
 from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
 from zope.interface import implementer
 
@@ -28,6 +27,8 @@ from crq.gatevalues import KEY_LENGTH, GatesUnreachable, name_of, read_value, sh
 from crq.instants import Instant
 from crq.interfaces import IGateStore
 from crq.model import GateReading
+
+T = TypeVar("T")
 
 __all__ = ["DatabaseGates", "GatesUnreachable", "MemcachedGates", "open_store"]
 
@@ -71,6 +72,9 @@ class _Raw:
 class MemcachedGates:
     """
     Gates as PHP keeps them: ``cr_api_avail_<apikey_hash>``, POSIX seconds as text (brief §8).
+
+    Of several servers each keeps every gate, and a key is as closed as any of them says: which
+    server a PHP client takes for a key depends on its version and settings, and gates are few.
     """
 
     def __init__(self, servers: Sequence[str], prefix: str, timeout: float) -> None:
@@ -95,77 +99,101 @@ class MemcachedGates:
             "default_noreply": False,  # a write that nobody acknowledged is not a write
             "ignore_exc": False,  # an outage must not look like open gates
         }
-        self._client: Any
-        if len(servers) == 1:
-            self._client = PooledClient(servers[0], **options)
-        else:
-            # Never put on a list of the dead, and never answered "nothing found" unasked: the
-            # next reading notices a server that is back.
-            self._client = HashClient(
-                servers,
-                use_pooling=True,
-                retry_attempts=sys.maxsize,
-                retry_timeout=-math.inf,
-                **options,
-            )
+        self._servers = tuple(_Server(PooledClient(server, **options)) for server in servers)
 
     def read(self, keys: Collection[str], now: Instant) -> GateReading:
         """
         Tell which of these keys are closed, in one round trip (to each server).
         """
         names = {key: name_of(key) for key in keys}
-        found = self._ask("get_many", list(names.values()))
+        answers, failures = self._each(lambda server: server.ask("get_many", [*names.values()]))
         closed: dict[str, Instant] = {}
         unreadable: dict[str, str] = {}
         for key, name in names.items():
-            if name not in found:
-                continue
-            until = read_value(*found[name])
-            if until is None:
-                unreadable[key] = shown(*found[name])
-            elif until > now:
-                closed[key] = float(until)
-        return GateReading(closed, unreadable)
+            for data, flags in (found[name] for found in answers if name in found):
+                until = read_value(data, flags)
+                if until is None:
+                    unreadable[key] = shown(data, flags)
+                elif until > now:
+                    closed[key] = max(float(until), closed.get(key, 0.0))
+        reading = GateReading(closed, unreadable)
+        if failures:
+            raise GatesUnreachable(*failures, seen=reading)
+        return reading
 
     def close(self, key: str, until: Instant, now: Instant) -> Instant:
         """
         Close a key until an instant and return until when it is closed now.
         """
         name, until = name_of(key), math.ceil(until)
-        gate = {"value": b"%d" % until, "expire": _expiry(until, now)}
-        for _ in range(CLOSE_ATTEMPTS):
-            found, token = self._ask("gets", name)
-            if found is None:
-                stored = self._ask("add", name, **gate)
-            else:
-                standing = read_value(*found)
-                if standing is not None and standing >= until:
-                    return float(standing)
-                stored = self._ask("cas", name, cas=token, **gate)
-            if stored:
-                return float(until)
-        raise GatesUnreachable(f"others changed the gate in each of {CLOSE_ATTEMPTS} attempts")
+        standing, failures = self._each(lambda server: server.close(name, until, now))
+        if failures:
+            raise GatesUnreachable(*failures)
+        return max(standing)
 
     def open(self, key: str) -> None:
         """
         Forget a key's gate.
         """
-        self._ask("delete", name_of(key))
+        _, failures = self._each(lambda server: server.ask("delete", name_of(key)))
+        if failures:
+            raise GatesUnreachable(*failures)
 
     def disconnect(self) -> None:
         """
         Let go of the connections; the next question opens one.
         """
-        self._client.close()
+        for server in self._servers:
+            server.client.close()
 
-    def _ask(self, command: str, *args: Any, **kwargs: Any) -> Any:
+    def _each(self, what: Callable[[_Server], T]) -> tuple[list[T], list[GatesUnreachable]]:
+        answers: list[T] = []
+        failures: list[GatesUnreachable] = []
+        for server in self._servers:
+            try:
+                answers.append(what(server))
+            except GatesUnreachable as failure:
+                failures.append(failure)
+        return answers, failures
+
+
+@frozen
+class _Server:
+    """
+    One memcached.
+    """
+
+    client: Any
+
+    def close(self, name: str, until: int, now: Instant) -> Instant:
+        """
+        Write a gate unless a longer one stands; returns the one that stands then.
+        """
+        gate = {"value": b"%d" % until, "expire": _expiry(until, now)}
+        for _ in range(CLOSE_ATTEMPTS):
+            found, token = self.ask("gets", name)
+            if found is None:
+                stored = self.ask("add", name, **gate)
+            else:
+                standing = read_value(*found)
+                if standing is not None and standing >= until:
+                    return float(standing)
+                stored = self.ask("cas", name, cas=token, **gate)
+            if stored:
+                return float(until)
+        raise GatesUnreachable(f"others changed the gate in each of {CLOSE_ATTEMPTS} attempts")
+
+    def ask(self, command: str, *args: Any, **kwargs: Any) -> Any:
+        """
+        Ask, and ask anew when the connection had died unnoticed.
+        """
         # Whatever is asked here may be asked twice: if the first write did arrive, the second one
         # finds the gate changed, as if by somebody else.
         try:
             for _ in range(POOLED):
                 with suppress(*_STALE):
-                    return getattr(self._client, command)(*args, **kwargs)
-            return getattr(self._client, command)(*args, **kwargs)
+                    return getattr(self.client, command)(*args, **kwargs)
+            return getattr(self.client, command)(*args, **kwargs)
         except _FAILED as error:
             raise GatesUnreachable(f"memcached: {type(error).__name__}: {error}") from error
 

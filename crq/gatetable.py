@@ -100,6 +100,8 @@ class DatabaseGates:
     ) -> T:
         with self._turn:
             try:
+                if self._connection is not None and self._database.moved(self._connection):
+                    self._drop()
                 if self._connection is None:
                     self._connection = self._database.connect()
                 result: T = how(self._connection, function, *args, **kwargs)

@@ -1,11 +1,9 @@
 """
-What the stores of gates share: what a key is called, and how a value is read.
+What the stores of gates share: what a key is called, and what a stored value means.
 
-A gate in memcached is an instant in whole POSIX seconds, in any form PHP gives it. php-memcached
-stores numbers and strings as plain text and everything else as PHP serialises it; CodeIgniter's
-cache wraps every value in a list of value, time of writing and TTL unless told not to. The low four
-bits of the flags say which it was, but only to php-memcached: other clients mean other things by
-them. So the bytes decide, and nothing is ever unpickled or made into an object.
+A gate in memcached is an instant in POSIX seconds, in any form PHP gives it: a number as an
+integer, a float or a string, alone or as the first of the framework's list of value, time of
+writing and TTL; `crq.phpvalues` reads the bytes. What is not plainly an instant is not guessed at.
 """
 
 from __future__ import annotations
@@ -14,34 +12,30 @@ import math
 import re
 from decimal import Decimal
 
+from crq.model import GateReading
+from crq.phpvalues import NUMBER, Scalar, Unreadable, decode
 from crq.sealing import sha256_hex
 
 KEY_LENGTH = 64  # an API key's hash
 LATEST = 253_402_300_799  # 9999-12-31 23:59:59: what lies behind it is not meant as seconds
+NOTHING_SEEN = GateReading()
 _SHOWN = 40  # bytes of an unreadable value that go into the log
-_PHP_TYPE = 0b1111
-_PHP_BOOL = 3  # true is stored as "1", which would pass for an instant
 
 _LEGAL_KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH}}}")
-_NUMBER = rb"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?"
-_PLAIN = re.compile(_NUMBER)
-_SCALAR = (
-    rb"(?:i:(?P<int>[0-9]{1,20});|d:(?P<float>"
-    + _NUMBER
-    + rb');|s:(?P<length>[0-9]{1,2}):"(?P<text>'
-    + _NUMBER
-    + rb')";)'
-)
-_SERIALISED = re.compile(_SCALAR)
-_WRAPPED = re.compile(
-    rb"a:3:\{i:0;" + _SCALAR + rb"i:1;i:-?[0-9]{1,20};i:2;(?:i:-?[0-9]{1,20};|N;)\}"
-)
+_NUMBER = re.compile(NUMBER.decode("ascii"), re.A)
 
 
 class GatesUnreachable(Exception):
     """
     The gates could not be read, or a gate could not be written. Trying again later may help.
+
+    :ivar seen: what those of several servers said that did answer: closed gates to be believed, but
+        a key that does not appear may be closed all the same.
     """
+
+    def __init__(self, *reasons: object, seen: GateReading = NOTHING_SEEN) -> None:
+        super().__init__("; ".join(map(str, reasons)))
+        self.seen = seen
 
 
 def name_of(key: str) -> str:
@@ -60,17 +54,15 @@ def read_value(data: bytes, flags: int) -> int | None:
 
     :return: None when it cannot be understood.
     """
-    if flags & _PHP_TYPE == _PHP_BOOL:
+    try:
+        value = decode(data, flags)
+    except Unreadable:
         return None
-    if _PLAIN.fullmatch(data):
-        return _instant(data)
-    match = _SERIALISED.fullmatch(data) or _WRAPPED.fullmatch(data)
-    if match is None:
-        return None
-    text: bytes | None = match["text"]
-    if text is not None and len(text) != int(match["length"]):
-        return None
-    return _instant(match["int"] or match["float"] or match["text"])
+    if isinstance(value, tuple):
+        value, written, ttl = value
+        if not _whole(written) or not (ttl is None or _whole(ttl)):
+            return None
+    return _instant(value)
 
 
 def shown(data: bytes, flags: int) -> str:
@@ -81,7 +73,16 @@ def shown(data: bytes, flags: int) -> str:
     return f"{data[:_SHOWN]!r}{rest} (flags {flags})"
 
 
-def _instant(number: bytes) -> int | None:
-    # Decimal, because a float cannot hold twenty digits and a fraction must not get lost.
-    instant = math.ceil(Decimal(number.decode("ascii")))
-    return instant if instant <= LATEST else None
+def _whole(value: Scalar) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _instant(value: Scalar) -> int | None:
+    if isinstance(value, str):
+        value = Decimal(value) if _NUMBER.fullmatch(value) else None
+    if value is None or isinstance(value, (bool, str)):
+        return None
+    if isinstance(value, Decimal) and not value.is_finite():
+        return None
+    # A Decimal holds twenty digits and their fraction, which must not get lost.
+    return math.ceil(value) if 0 <= value <= LATEST else None

@@ -22,7 +22,8 @@ def instant_text(at: Instant) -> str:
     # By way of microseconds: 1234.567 * 1000 is a hair under 1234567 as a float.
     milliseconds = math.floor(round(at * 1_000_000) / 1000)
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03d}"
+    # Not %Y, which does not pad the years before 1000: texts of instants are compared.
+    return f"{moment.year:04d}-{moment:%m-%d %H:%M:%S}.{milliseconds % 1000:03d}"
 
 
 def instant_of(text: str) -> Instant:

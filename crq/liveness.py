@@ -150,12 +150,15 @@ class _Keeper(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(KEEP_EVERY):
             try:
+                if self._connection is not None:
+                    self._connection.ping(reconnect=False)
+            except Exception:  # noqa: BLE001 - whatever it is, the lock is gone with it
+                self._drop()
+            try:
                 if self._connection is None:
                     self._connection = self._database.connect()
                     if self._ask("GET_LOCK", 0) != 1:
                         self._drop()  # the old session still has it: the next look tries again
-                else:
-                    self._connection.ping(reconnect=False)
             except Exception:  # noqa: BLE001 - whatever it is, the next look tries again
                 self._drop()
 

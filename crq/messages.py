@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
+from crq.instants import Instant
 from crq.model import Status
 
 
@@ -21,6 +22,7 @@ class Submission:
 
     :ivar payload: JSON text handed to the script, or None.
     :ivar idempotency_key: the caller's own name for this submission; a repetition finds its row.
+    :ivar traceparent: the caller's place in a trace (W3C Trace Context).
     """
 
     subdomain: str
@@ -30,6 +32,7 @@ class Submission:
     payload: str | None = field(default=None, repr=False)
     debug: bool = False
     idempotency_key: str | None = None
+    traceparent: str | None = None
 
 
 @frozen
@@ -51,6 +54,7 @@ class SealedSubmission:
     payload: str | None = field(repr=False)
     debug: bool
     idempotency_key: str
+    traceparent: str | None = None
     named: bool = True
 
 
@@ -118,12 +122,14 @@ class Answered:
 
     :ivar outcome: the outcome the body carried, if it carried one.
     :ivar error_code: the code the body carried (112 and 113 come without an outcome).
+    :ivar retry_after: the Retry-After header as it came.
     """
 
     http_status: int
     outcome: Outcome | None = None
     error_code: int | None = None
     detail: str = ""
+    retry_after: str | None = None
 
 
 @frozen
@@ -150,12 +156,16 @@ DispatchResult: TypeAlias = Answered | NotSent | Lost
 @frozen
 class RowState:
     """
-    What settling needs to know of a row.
+    What settling needs to know of a row, and what is measured of it when it has ended.
     """
 
     execution_id: int
     status: str
     claim_epoch: int | None = None
+    error_code: int | None = None
+    queued_at: Instant | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
 
 
 class Settlement(Enum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, IntEnum
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from crq.instants import Instant
 
@@ -51,6 +51,7 @@ class Reason(Enum):
     ACCOUNT_FULL = "account full"
     POOL_FULL = "pool full"
     BACKING_OFF = "backing off"
+    PAUSED = "paused"
 
 
 @frozen(order=False)
@@ -93,16 +94,6 @@ class InFlight:
 
 
 @frozen
-class Snapshot:
-    """
-    What one tick read: the head of each lane with queued rows, and what is in flight.
-    """
-
-    heads: tuple[LaneHead, ...] = ()
-    in_flight: tuple[InFlight, ...] = ()
-
-
-@frozen
 class Limits:
     """
     The four caps.
@@ -111,12 +102,85 @@ class Limits:
     :ivar per_account: of them, at most this many of one account (brief §7).
     :ivar queued_per_account: depth at which an account is refused (brief §11.1).
     :ivar queued_total: depth at which everybody is refused (brief §11.1).
+    :ivar accounts: accounts with a cap of their own instead of ``per_account``.
     """
 
     in_flight: int = 4
     per_account: int = 2
     queued_per_account: int = 500
     queued_total: int = 2000
+    accounts: Mapping[str, int] = field(factory=dict)
+
+    def of(self, account: str) -> int:
+        """
+        How many executions of an account may be in flight.
+        """
+        return self.accounts.get(account, self.per_account)
+
+
+@frozen
+class RunOne:
+    """
+    One execution that an operator wants started although it is paused.
+
+    :ivar lane: of the execution.
+    """
+
+    execution_id: int
+    lane: Lane
+    asked_at: Instant
+
+
+@frozen
+class Controls:
+    """
+    What operators have set while the queue runs; nothing set: the configuration alone counts.
+
+    :ivar draining: nothing is started at all, for maintenance.
+    :ivar everything: all accounts are paused.
+    :ivar in_flight: the cap over all accounts instead of the configuration's.
+    :ivar per_account: accounts with a cap of their own.
+    :ivar run_one: executions to be started under a pause.
+    """
+
+    draining: bool = False
+    everything: bool = False
+    accounts: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    in_flight: int | None = None
+    per_account: Mapping[str, int] = field(factory=dict)
+    run_one: tuple[RunOne, ...] = ()
+
+    def pause_of(self, lane: Lane) -> str | None:
+        """
+        What holds a lane: ``drain``, ``all``, ``account`` or ``key``; None: nothing does.
+        """
+        if self.draining:
+            return "drain"
+        if self.everything:
+            return "all"
+        if lane.subdomain_hash in self.accounts:
+            return "account"
+        return "key" if lane.apikey_hash in self.keys else None
+
+    def over(self, limits: Limits) -> Limits:
+        """
+        The caps in force: those of the configuration, with what operators have set.
+        """
+        if self.in_flight is not None:
+            limits = evolve(limits, in_flight=self.in_flight)
+        return evolve(limits, accounts=self.per_account) if self.per_account else limits
+
+
+@frozen
+class Snapshot:
+    """
+    What one tick read: the head of each lane with queued rows, what is in flight, what was set.
+    """
+
+    heads: tuple[LaneHead, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
+    controls: Controls = field(factory=Controls)
 
 
 @frozen
@@ -164,10 +228,13 @@ class Hold:
 class Plan:
     """
     What one tick decided: every head is either taken or held with a reason.
+
+    :ivar picks: executions to start one by one, before the lanes, because an operator asked.
     """
 
     takes: tuple[Take, ...] = ()
     holds: tuple[Hold, ...] = ()
+    picks: tuple[RunOne, ...] = ()
 
 
 @frozen
@@ -180,12 +247,15 @@ class Candidate:
     job_id: int | None
     lane: Lane
     queued_at: Instant
+    traceparent: str | None = None
 
 
 @frozen
 class Claimed:
     """
     A row this drainer has claimed, with the nonce only this claim knows.
+
+    :ivar traceparent: the caller's trace (W3C), passed on to the executor.
     """
 
     execution_id: int
@@ -193,6 +263,7 @@ class Claimed:
     lane: Lane
     claim_epoch: int
     nonce: str = field(repr=False)
+    traceparent: str | None = None
 
 
 def shown_as(status: str, error_code: int | None, started_at: Instant | None) -> str:

@@ -31,6 +31,7 @@ from crq.model import (
     Limits,
     Plan,
     Reason,
+    RunOne,
     Snapshot,
     Status,
     Take,
@@ -40,11 +41,13 @@ RETRY_AFTER_DEFAULT = 60  # s; nothing usable was said: wait as the API's own 40
 RETRY_AFTER_MINIMUM = 5  # s; "0" must not become a tight loop
 RETRY_AFTER_MAXIMUM = 86_400  # s; no API closes a key for longer than a day in earnest
 RETRY_AFTER_EPOCH = 10**9  # an integer above this is an instant, not a duration
-GATE_MARGIN = 5  # s; the API's clock and ours differ (brief §8)
+GATE_MARGIN = 5.0  # s; the API's clock and ours differ (brief §8)
 GATE_TTL_MINIMUM = 300  # s (brief §8)
 GATE_TTL_MARGIN = 120  # s (brief §8)
 BACK_OFF_FIRST = 0.5  # s
 BACK_OFF_LAST = 15.0  # s
+ASKS_FOR_A_PAUSE = frozenset({429, 503})  # of an executor, with Retry-After
+PAUSE_MAXIMUM = 60.0  # s; a try a minute costs nothing, a wrong header could cost a day
 SPEAKS_OF_THE_ROW = frozenset({400, 413, 422})  # of an answer that came before a start
 
 
@@ -60,39 +63,59 @@ def plan(
     """
     Decide which lanes start rows now, and why each other lane waits.
 
+    :param limits: the caps in force, with what operators have set (`Controls.over`).
     :param gates: until when a key is closed; a key that does not appear is open.
     :param half_open: keys whose gate has passed and of which one execution goes first.
     :param backing_off: lanes whose last dispatch met an executor that could not take it.
     """
+    controls = snapshot.controls
     backing_off = backing_off or {}
     accounts = Counter(flight.lane.subdomain_hash for flight in snapshot.in_flight)
     keys = Counter(flight.lane.apikey_hash for flight in snapshot.in_flight)
     free = limits.in_flight - len(snapshot.in_flight)
-    spoken_for = 0
+
+    def held(lane: Lane) -> tuple[Reason, Instant | None] | None:
+        # The rules that no operator's request overrides.
+        key = lane.apikey_hash
+        until = gates.get(key, 0.0) if key is not None else 0.0
+        if until > now:
+            return Reason.GATED, until
+        if backing_off.get(lane, 0.0) > now:
+            return Reason.BACKING_OFF, backing_off[lane]
+        if key in half_open and keys[key] > 0:
+            return Reason.HALF_OPEN, None
+        if accounts[lane.subdomain_hash] >= limits.of(lane.subdomain_hash):
+            return Reason.ACCOUNT_FULL, None
+        return (Reason.POOL_FULL, None) if free <= 0 else None
+
+    picks: list[RunOne] = []
+    for request in sorted(controls.run_one, key=_asked):
+        if not controls.draining and held(request.lane) is None:
+            picks.append(request)
+            accounts[request.lane.subdomain_hash] += 1
+            keys[request.lane.apikey_hash] += 1
+            free -= 1
+    slots = free
     takes: list[Take] = []
     holds: list[Hold] = []
     for head in sorted(snapshot.heads, key=_age):
         account, key = head.lane.subdomain_hash, head.lane.apikey_hash
-        room = limits.per_account - accounts[account]
-        until = gates.get(key, 0.0) if key is not None else 0.0
-        if until > now:
-            holds.append(Hold(head.lane, head.queued_at, Reason.GATED, until))
-        elif backing_off.get(head.lane, 0.0) > now:
-            until = backing_off[head.lane]
-            holds.append(Hold(head.lane, head.queued_at, Reason.BACKING_OFF, until))
-        elif key in half_open and keys[key] > 0:
-            holds.append(Hold(head.lane, head.queued_at, Reason.HALF_OPEN))
-        elif room <= 0:
-            holds.append(Hold(head.lane, head.queued_at, Reason.ACCOUNT_FULL))
-        elif free - spoken_for <= 0:
-            holds.append(Hold(head.lane, head.queued_at, Reason.POOL_FULL))
+        room = limits.of(account) - accounts[account]
+        paused = controls.pause_of(head.lane) is not None
+        why = (Reason.PAUSED, None) if paused else held(head.lane)
+        if why is not None:
+            holds.append(Hold(head.lane, head.queued_at, *why))
         else:
-            at_most = 1 if key in half_open else min(free, room + _taken(takes, account))
+            at_most = 1 if key in half_open else min(slots, room + _taken(takes, account))
             takes.append(Take(head.lane, head.queued_at, at_most))
             accounts[account] += 1
             keys[key] += 1
-            spoken_for += 1
-    return Plan(tuple(takes), tuple(holds))
+            free -= 1
+    return Plan(tuple(takes), tuple(holds), tuple(picks))
+
+
+def _asked(request: RunOne) -> tuple[Instant, int]:
+    return (request.asked_at, request.execution_id)
 
 
 def _age(head: LaneHead) -> tuple[Instant, str, str]:
@@ -104,21 +127,29 @@ def _taken(takes: Iterable[Take], account: str) -> int:
 
 
 def pick(
-    candidates: Iterable[Candidate], in_flight: Iterable[InFlight], limits: Limits
+    candidates: Iterable[Candidate],
+    in_flight: Iterable[InFlight],
+    limits: Limits,
+    first: Collection[int] = (),
 ) -> tuple[Candidate, ...]:
     """
     Choose, oldest first, what still fits under both caps.
 
     :param candidates: rows that the claim has locked, at most ``Take.at_most`` of each lane.
     :param in_flight: what is in flight as read under the claim's lock.
+    :param first: executions that go before all others, because an operator asked for them.
     """
     accounts = Counter(flight.lane.subdomain_hash for flight in in_flight)
     free = limits.in_flight - sum(accounts.values())
     chosen: list[Candidate] = []
-    for row in sorted(candidates, key=lambda row: (row.queued_at, row.execution_id)):
+
+    def turn(row: Candidate) -> tuple[bool, Instant, int]:
+        return (row.execution_id not in first, row.queued_at, row.execution_id)
+
+    for row in sorted(candidates, key=turn):
         if len(chosen) >= free:
             break
-        if accounts[row.lane.subdomain_hash] < limits.per_account:
+        if accounts[row.lane.subdomain_hash] < limits.of(row.lane.subdomain_hash):
             accounts[row.lane.subdomain_hash] += 1
             chosen.append(row)
     return tuple(chosen)
@@ -167,6 +198,19 @@ def back_off(failures: int) -> float:
     return float(min(BACK_OFF_LAST, BACK_OFF_FIRST * 2 ** min(failures - 1, 10)))
 
 
+def pause_asked(result: DispatchResult, now: Instant) -> float | None:
+    """
+    Seconds for which an executor that took no work asks to be left alone, at most a minute.
+
+    :return: None: it does not ask, and the back-off decides.
+    """
+    if not isinstance(result, Answered) or result.http_status not in ASKS_FOR_A_PAUSE:
+        return None
+    if result.retry_after is None:
+        return None
+    return min(PAUSE_MAXIMUM, float(retry_after(result.retry_after, now)))
+
+
 _DIGITS = re.compile(r"[0-9]{1,100}\Z")
 _FRACTION = re.compile(r"[0-9]{1,100}\.[0-9]{1,100}\Z")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -180,11 +224,13 @@ _DATES = (  # RFC 9110 §5.6.7: IMF-fixdate, RFC 850, asctime
 )
 
 
-def retry_after(value: str | None, now: Instant) -> int:
+def retry_after(value: str | None, now: Instant, shortest: int = RETRY_AFTER_MINIMUM) -> int:
     """
     Read a Retry-After value as whole seconds to wait, 5 to 86,400 (ruling 9, RFC 9110 §10.2.3).
 
     Unreadable never means "no wait": whatever cannot be understood waits the default of 60 s.
+
+    :param shortest: seconds that are waited at least.
     """
     text = (value or "").strip(" \t")
     wait: float
@@ -198,7 +244,7 @@ def retry_after(value: str | None, now: Instant) -> int:
         wait = -1 if date is None else date - now
     if wait < 0:
         return RETRY_AFTER_DEFAULT
-    return min(RETRY_AFTER_MAXIMUM, max(RETRY_AFTER_MINIMUM, math.ceil(wait)))
+    return min(RETRY_AFTER_MAXIMUM, max(shortest, math.ceil(wait)))
 
 
 def _http_date(text: str, now: Instant) -> Instant | None:
@@ -228,16 +274,18 @@ def _http_date(text: str, now: Instant) -> Instant | None:
     return None
 
 
-def gate_until(wait: int, now: Instant) -> int:
+def gate_until(wait: int, now: Instant, margin: float = GATE_MARGIN) -> int:
     """
     The instant, in whole POSIX seconds, until which a 429 with this wait closes its key (brief §8).
+
+    :param margin: seconds added, since the API's clock and ours differ.
     """
-    return math.ceil(now) + wait + GATE_MARGIN
+    return math.ceil(now + wait + margin)
 
 
 def gate_ttl(closed_until: Instant, now: Instant) -> int:
     """
     Seconds for which a gate is kept: max(300, wait + 120), counted from the wait it stands for.
     """
-    wait = math.ceil(closed_until - now) - GATE_MARGIN
+    wait = math.ceil(closed_until - now - GATE_MARGIN)
     return max(GATE_TTL_MINIMUM, wait + GATE_TTL_MARGIN)

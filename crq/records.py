@@ -17,7 +17,8 @@ from attrs import frozen
 
 from crq.database import Cursor
 from crq.instants import Instant, instant_text
-from crq.recordvalues import FullRecord, Record, plain, stored_instant, text_of
+from crq.recordvalues import FullRecord, Record, plain, shown_instant, stored_instant, text_of
+from crq.search import Found, Position, Wanted, along, walk
 
 PAGE = 50  # rows of a page
 PAGE_LIMIT = 500  # rows of the largest page
@@ -31,15 +32,19 @@ class Filters:
     Which rows of the log are wanted; what is None does not matter.
 
     :ivar accounts: hashes of accounts, any of them; an empty tuple matches nothing.
+    :ivar apikey_hash: rows of this API key.
     :ivar since: queued at or after this instant.
     :ivar until: queued before this instant.
+    :ivar shown: the word for people (`crq.search.SHOWN`).
     """
 
     accounts: tuple[str, ...] | None = None
     status: str | None = None
     error_code: int | None = None
+    apikey_hash: str | None = None
     since: Instant | None = None
     until: Instant | None = None
+    shown: str | None = None
 
 
 @frozen
@@ -48,10 +53,13 @@ class Page:
     Some rows of the log, newest first.
 
     :ivar cursor: gives the page after this one; None: there is none.
+    :ivar searched_to: where a search stopped that would have had to read too much (`crq.search`):
+        the page is short, or empty, and the cursor goes on from there.
     """
 
     records: tuple[Record, ...]
     cursor: str | None
+    searched_to: str | None = None
 
 
 @frozen
@@ -91,22 +99,30 @@ def page(txn: Cursor, filters: Filters, after_cursor: str | None = None, limit: 
     if filters.accounts is not None:
         accounts = tuple(dict.fromkeys(filters.accounts))
     rows: list[tuple[Any, ...]] = []
+    stops: list[Position] = []
     for account in accounts:
-        rows += _rows(txn, filters, account, after, limit + 1)
+        found, stop = _rows(txn, filters, account, after, limit + 1)
+        rows += found
+        stops += [] if stop is None else [stop]
     if len(accounts) > 1:
-        rows.sort(key=lambda row: (text_of(row[11]) or "", row[0]), reverse=True)
+        rows.sort(key=_position_of, reverse=True)
+    if stops:
+        # Behind the newest stop nobody knows what there is of the account that stopped.
+        rows = [row for row in rows if _position_of(row) >= max(stops)]
     records = tuple(_record(row) for row in rows[:limit])
-    more = len(rows) > limit
-    return Page(records, _cursor(records[-1]) if more else None)
+    if len(rows) > limit:
+        return Page(records, _cursor((records[-1].queued_at or "", records[-1].execution_id)))
+    if stops:
+        return Page(records, _cursor(max(stops)), shown_instant(max(stops)[0]))
+    return Page(records, None)
 
 
 def _rows(
-    txn: Cursor,
-    filters: Filters,
-    account: str | None,
-    after: tuple[str, int] | None,
-    limit: int,
-) -> Iterable[tuple[Any, ...]]:
+    txn: Cursor, filters: Filters, account: str | None, after: Position | None, limit: int
+) -> tuple[list[tuple[Any, ...]], Position | None]:
+    """
+    Read up to ``limit`` rows, and where a search for them stopped, if it did.
+    """
     conditions: list[str] = []
     values: list[object] = []
 
@@ -116,25 +132,40 @@ def _rows(
 
     if account is not None:
         where("subdomain_hash = ?", account)
-    if filters.status is not None:
-        where("status = ?", filters.status)
-    if filters.error_code is not None:
-        where("error_code = ?", filters.error_code)
     if filters.since is not None:
         where("queued_at >= ?", instant_text(filters.since))
     if filters.until is not None:
         where("queued_at < ?", instant_text(filters.until))
-    if after is not None:
-        # Not a row comparison, which MySQL does not turn into an index range.
-        where(
-            "queued_at <= ? AND (queued_at < ? OR execution_id < ?)", after[0], after[0], after[1]
-        )
-    wanted = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    return txn.execute(
-        f"SELECT {_COLUMNS} FROM codeRunner_executions {wanted}"  # noqa: S608 - fixed conditions
+    wanted = Wanted(filters.status, filters.error_code, filters.apikey_hash, filters.shown)
+    found = Found((), None)
+    if wanted not in (Wanted(), Wanted(filters.status)) or (account and filters.status):
+        found = walk(txn, wanted, conditions, values, after, limit)
+        if not found.positions:
+            return [], found.stopped_at
+        ids = [number for _, number in found.positions]
+        conditions = [f"execution_id IN ({', '.join('?' * len(ids))})"]
+        values = [*ids]
+    else:
+        if filters.status is not None:
+            where("status = ?", filters.status)
+        if after is not None:
+            # Not a row comparison, which MySQL does not turn into an index range.
+            where(
+                "queued_at <= ? AND (queued_at < ? OR execution_id < ?)",
+                *(after[0], after[0], after[1]),
+            )
+    given = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    by = "" if found.positions else along(txn, conditions)
+    rows = txn.execute(
+        f"SELECT {_COLUMNS} FROM codeRunner_executions {by} {given}"  # noqa: S608 - fixed
         " ORDER BY queued_at DESC, execution_id DESC LIMIT ?",
         (*values, limit),
     ).all()
+    return list(rows), found.stopped_at
+
+
+def _position_of(row: tuple[Any, ...]) -> Position:
+    return (text_of(row[11]) or "", row[0])
 
 
 def execution(txn: Cursor, execution_id: int) -> FullRecord | None:
@@ -144,13 +175,13 @@ def execution(txn: Cursor, execution_id: int) -> FullRecord | None:
     if not 0 < execution_id <= ID_LIMIT:
         return None
     row = txn.execute(
-        f"SELECT {_COLUMNS}, source_code, drainer_id, worker_id"  # noqa: S608 - fixed columns
+        f"SELECT {_COLUMNS}, source_code, drainer_id, worker_id, traceparent"  # noqa: S608 - fixed columns
         " FROM codeRunner_executions WHERE execution_id = ?",
         (execution_id,),
     ).one()
     if row is None:
         return None
-    return FullRecord(_record(row), text_of(row[15]), text_of(row[16]), text_of(row[17]))
+    return FullRecord(_record(row), *map(text_of, row[15:]))
 
 
 def depth(txn: Cursor) -> Depth:
@@ -225,12 +256,12 @@ def _record(row: tuple[Any, ...]) -> Record:
 _POSITION = re.compile(r"(?P<queued_at>.{0,64})/(?P<execution_id>[0-9]{1,18})", re.DOTALL)
 
 
-def _cursor(record: Record) -> str:
-    text = f"{record.queued_at or ''}/{record.execution_id}"
+def _cursor(position: Position) -> str:
+    text = f"{position[0]}/{position[1]}"
     return base64.urlsafe_b64encode(text.encode("utf-8")).decode("ascii").rstrip("=")
 
 
-def _position(cursor: str, dialect: str) -> tuple[str, int]:
+def _position(cursor: str, dialect: str) -> Position:
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         match = _POSITION.fullmatch(base64.b64decode(padded, b"-_", validate=True).decode("utf-8"))

@@ -95,6 +95,7 @@ class FullRecord:
     source_code: str | None = field(repr=False)
     drainer_id: str | None
     worker_id: str | None
+    traceparent: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """
@@ -104,6 +105,7 @@ class FullRecord:
             **self.record.as_json(),
             "drainerId": self.drainer_id,
             "workerId": self.worker_id,
+            "traceparent": self.traceparent,
             "sourceCode": self.source_code,
         }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ from crq.database import Cursor, Database
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy.engine import Connection
+
+
+EPOCHS_SKIPPED = 1_000_000  # more than were claimed and released again since the last one
 
 
 class SchemaMismatch(Exception):
@@ -70,6 +73,9 @@ def upgrade(database: Database) -> str:
     """
     from alembic import command
 
+    if database.dialect == "sqlite":
+        with suppress(OSError):  # whoever connects says what is wrong with the path
+            Path(database.path).touch(0o600)  # nobody else makes a file; it holds sealed keys
     connection = database.connect()
     try:
         revision = database.read(connection, current)
@@ -84,7 +90,29 @@ def upgrade(database: Database) -> str:
         config = _config()
         config.attributes["connection"] = bound
         command.upgrade(config, "head")
+    connection = database.connect()
+    try:
+        database.transact(connection, _restore_lock_rows)
+    finally:
+        connection.close()
     return migrations.HEAD
+
+
+def _restore_lock_rows(txn: Cursor) -> None:
+    """
+    Put the one row of each lock table back where somebody has deleted it.
+
+    Far above every epoch that a row bears: an old claim must not pass for a new one.
+    """
+    for table in ("codeRunner_drain", "codeRunner_admit"):
+        if txn.execute(f"SELECT 1 FROM {table} WHERE id = 1").one() is None:  # noqa: S608
+            epoch = txn.execute(
+                "SELECT COALESCE(MAX(claim_epoch), 0) FROM codeRunner_executions"
+            ).scalar()
+            txn.execute(
+                f"INSERT INTO {table} (id, epoch) VALUES (1, ?)",  # noqa: S608 - names of our own
+                (int(epoch) + EPOCHS_SKIPPED,),
+            )
 
 
 def sql(dialect: str) -> str:

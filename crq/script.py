@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import starlark
@@ -159,6 +159,40 @@ def run(
             raise SystemExit(1) from None
         message = str(raised[0]) if raised else why[0] if why else message
         raise Fault(message, line, column) from None
+
+
+def function(
+    source: str, name: str, known: Mapping[str, Any], over: Callable[[], bool]
+) -> Callable[[Any], Any]:
+    """
+    Make a function that a source defines callable, with one JSON value in and one out.
+
+    The source is run once; what it made is frozen then, so that no call knows of another. It sees
+    ``json`` and ``struct``, and neither ``print`` nor ``api``: a rule decides and does nothing.
+
+    :param known: JSON values by the names it sees them under.
+    :param over: whether what runs is to be broken off.
+    :raise SyntaxFault: the source does not parse.
+    :raise Fault: it, or later a call, failed; or it defines no such function.
+    """
+    parsed = parse(source)
+    module = starlark.Module()
+    for word, value in known.items():
+        module[word] = value
+    options = starlark.EvalOptions(check_cancelled=over)
+    try:
+        starlark.eval_with(options, module, parsed, _GLOBALS)
+    except starlark.StarlarkError as error:
+        raise Fault(*_located(str(error))) from None
+    frozen = module.freeze()
+
+    def call(argument: Any) -> Any:
+        try:
+            return frozen.call_with(options, name, argument).value
+        except starlark.StarlarkError as error:
+            raise Fault(*_located(str(error))) from None
+
+    return call
 
 
 def read_json(text: str) -> Any:

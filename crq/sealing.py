@@ -56,10 +56,13 @@ class Sealer:
 
     :ivar salt: mixed into every hash; never empty (ruling 12: two rows had the hash of nothing).
     :ivar seal_keys: Fernet keys, newest first: the first seals, all of them open.
+    :ivar salted_keys: whether the salt is mixed into the hashes of API keys, too; whoever writes a
+        gate must come to the same hash.
     """
 
     salt: str = field(repr=False)
     seal_keys: tuple[str, ...] = field(repr=False)
+    salted_keys: bool = True
 
     @salt.validator
     def _salted(self, _attribute: object, value: str) -> None:
@@ -78,18 +81,13 @@ class Sealer:
         """
         The account's hash: SHA-256(salt + subdomain). An empty subdomain is an error.
         """
-        return self._hash(subdomain, "subdomain")
+        return _hash(self.salt, subdomain, "subdomain")
 
     def key(self, apikey: str) -> str:
         """
-        The API key's hash: SHA-256(salt + key). An empty key is an error.
+        The API key's hash: SHA-256(salt + key), or of the key alone. An empty key is an error.
         """
-        return self._hash(apikey, "apikey")
-
-    def _hash(self, text: str, name: str) -> str:
-        if not text:
-            raise ValueError(f"{name} is empty")
-        return sha256_hex(self.salt + text)
+        return _hash(self.salt if self.salted_keys else "", apikey, "apikey")
 
     def seal(self, submission: Submission) -> SealedSubmission:
         """
@@ -99,14 +97,21 @@ class Sealer:
             subdomain=submission.subdomain,
             subdomain_hash=self.account(submission.subdomain),
             apikey_hash=self.key(submission.apikey),
-            sealed_apikey=self._fernet().encrypt(submission.apikey.encode("utf-8")).decode("ascii"),
+            sealed_apikey=self.seal_text(submission.apikey),
             source_code=submission.source_code,
             identifier=submission.identifier,
             payload=submission.payload,
             debug=submission.debug,
             idempotency_key=sha256_hex(submission.idempotency_key or secrets.token_urlsafe(32)),
+            traceparent=submission.traceparent,
             named=submission.idempotency_key is not None,
         )
+
+    def seal_text(self, secret: str) -> str:
+        """
+        Seal any secret; `unseal` opens it.
+        """
+        return self._fernet().encrypt(secret.encode("utf-8")).decode("ascii")
 
     def unseal(self, sealed_apikey: str | None) -> str:
         """
@@ -123,3 +128,9 @@ class Sealer:
 
     def _fernet(self) -> MultiFernet:
         return MultiFernet([Fernet(key) for key in self.seal_keys])
+
+
+def _hash(salt: str, text: str, name: str) -> str:
+    if not text:
+        raise ValueError(f"{name} is empty")
+    return sha256_hex(salt + text)

@@ -1,5 +1,6 @@
 """
-One report of how the queue is, with one word for it; shown as JSON, as a page, as metrics.
+One report of how the queue is, with one word for it; shown as JSON, as a page, as metrics. What it
+holds stands in `crq.statusreport`.
 
 The database says what waits and what runs; the gates say what may not start; the pulse of the
 daemon, where this process is the daemon, says whether it ticks. Everything below `read` is pure.
@@ -9,18 +10,40 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from attrs import evolve, field, frozen
 
-from crq import executions, policy, records
+from crq import controls, executions, heartbeat, policy, records, verdict
 from crq.database import Cursor
-from crq.instants import Instant, iso
-from crq.model import GateReading, Hold, InFlight, LaneHead, Limits, Plan, Reason, Snapshot
-from crq.pulse import Pulse
-from crq.verdict import Verdict, judge, not_ready
+from crq.executions.rows import set_instant
+from crq.instants import Instant, instant_text, iso
+from crq.model import (
+    Controls,
+    GateReading,
+    Hold,
+    InFlight,
+    LaneHead,
+    Limits,
+    Plan,
+    Reason,
+    Snapshot,
+    Status,
+)
+from crq.pulse import Beat, Pulse
+from crq.statusreport import (
+    AccountStatus,
+    DaemonStatus,
+    GateStatus,
+    Proof,
+    StatusReport,
+    as_json,
+)
+from crq.verdict import Trouble, Verdict
+
+__all__ = ["PROOFS", "Reading", "StatusReport", "as_json", "prove", "read", "report"]
 
 NAMES = 100  # accounts whose name is looked up
+PROOFS = 10  # rows, keys and dependencies that a verdict names
 
 
 @frozen
@@ -29,12 +52,17 @@ class Reading:
     What the database said.
 
     :ivar names: subdomains by the account's hash, as far as they were looked up.
+    :ivar beats: what each drainer said last.
+    :ivar last_start: when an execution was last started.
     """
 
     depth: records.Depth
     heads: tuple[LaneHead, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
     names: Mapping[str, str] = field(factory=dict)
+    controls: Controls = field(factory=Controls)
+    beats: tuple[Beat, ...] = ()
+    last_start: Instant | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -45,127 +73,27 @@ class Reading:
         return tuple(sorted({lane.apikey_hash for lane in lanes if lane.apikey_hash is not None}))
 
 
-@frozen
-class AccountStatus:
-    """
-    One account with work.
-    """
-
-    subdomain_hash: str
-    subdomain: str | None
-    queued: int
-    in_flight: int
-
-
-@frozen
-class GateStatus:
-    """
-    One closed gate.
-
-    :ivar accounts: who waits behind it, or has work in flight under that key.
-    """
-
-    apikey_hash: str
-    until: Instant
-    accounts: tuple[str, ...]
-
-
-@frozen
-class DaemonStatus:
-    """
-    What only the daemon knows of itself.
-
-    :ivar last_good_age: seconds since the last tick that ended well, on the monotonic clock.
-    """
-
-    started_at: Instant
-    ticks: int
-    skipped_ticks: int
-    starts: int
-    repeats: int
-    last_good_tick: Instant | None
-    last_good_age: float | None
-    last_error: str | None
-    last_error_at: Instant | None
-    alarm: str | None
-    backing_off_until: Instant | None
-    draining: bool
-
-
-@frozen
-class StatusReport:
-    """
-    How the queue is at one instant.
-
-    :ivar because: why the verdict is what it is, in a sentence.
-    :ivar depth_capped: the depth is a lower bound.
-    :ivar holds: lanes that wait, counted by reason.
-    :ivar gates_reachable: False: the closed gates are those remembered.
-    :ivar unreadable: keys whose gate could not be understood.
-    :ivar daemon: None when this process is not the daemon.
-    """
-
-    at: Instant
-    verdict: Verdict
-    because: str
-    depth: int
-    depth_capped: bool
-    oldest_queued_at: Instant | None
-    in_flight: int
-    accounts: tuple[AccountStatus, ...]
-    gates: tuple[GateStatus, ...]
-    gates_reachable: bool
-    unreadable: tuple[str, ...]
-    holds: Mapping[Reason, int]
-    limits: Limits
-    daemon: DaemonStatus | None
-
-    @property
-    def oldest_queued_age(self) -> float | None:
-        """
-        Seconds that the oldest queued execution has waited.
-        """
-        if self.oldest_queued_at is None:
-            return None
-        return max(0.0, round(self.at - self.oldest_queued_at, 3))
-
-    def limited_to(self, accounts: Collection[str]) -> StatusReport:
-        """
-        What somebody may see who may see only these accounts (ruling 17).
-
-        The verdict stays: it speaks of the service. What belongs to others, and the daemon's own
-        affairs, are left out; the oldest age is not known for single accounts.
-        """
-        own = tuple(account for account in self.accounts if account.subdomain_hash in accounts)
-        return evolve(
-            self,
-            depth=sum(account.queued for account in own),
-            oldest_queued_at=None,
-            in_flight=sum(account.in_flight for account in own),
-            accounts=own,
-            gates=tuple(
-                evolve(gate, accounts=tuple(a for a in gate.accounts if a in accounts))
-                for gate in self.gates
-                if not set(gate.accounts).isdisjoint(accounts)
-            ),
-            unreadable=(),
-            holds={},
-            daemon=None,
-        )
-
-
-def read(txn: Cursor) -> Reading:
+def read(txn: Cursor, names: bool = True) -> Reading:
     """
     Read what a report needs, without a lock; each statement sees what is committed by then.
+
+    The cost follows the lanes with work, and counts end at `records.COUNT_LIMIT`.
+
+    :param names: whether accounts are looked up by name, a statement each.
     """
     depth = records.depth(txn)
     in_flight = executions.in_flight(txn)
     accounts = sorted({*depth.by_account, *(row.lane.subdomain_hash for row in in_flight)})
+    # The end of idx_started_at, on both databases.
+    started = txn.execute("SELECT MAX(started_at) FROM codeRunner_executions").scalar()
     return Reading(
         depth=depth,
         heads=executions.heads(txn),
         in_flight=in_flight,
-        names=records.subdomains(txn, accounts[:NAMES]),
+        names=records.subdomains(txn, accounts[:NAMES]) if names else {},
+        controls=controls.read(txn),
+        beats=heartbeat.read(txn),
+        last_start=None if started is None else set_instant(started),
     )
 
 
@@ -177,6 +105,7 @@ def report(
     *,
     half_open: Collection[str] = (),
     pulse: Pulse | None = None,
+    drainer_id: str = "",
     monotonic: float = 0.0,
     tick: float = 1.0,
     gates_reachable: bool = True,
@@ -185,29 +114,40 @@ def report(
     Put one report together.
 
     :param gates: the gates of `Reading.keys`, as far as they are known.
+    :param limits: the configured caps; what operators have set comes on top.
     :param half_open: keys of which one execution goes first.
-    :param pulse: of this process's daemon, if it has one; ``monotonic`` and ``tick`` go with it.
+    :param pulse: of this process's daemon, if it has one; ``drainer_id``, ``monotonic`` and
+        ``tick`` go with it.
     :param gates_reachable: whether the gates' store answered.
     """
     closed = {key: until for key, until in gates.closed.items() if until > now}
-    snapshot = Snapshot(reading.heads, reading.in_flight)
+    limits = reading.controls.over(limits)
+    snapshot = Snapshot(reading.heads, reading.in_flight, reading.controls)
     plan = policy.plan(snapshot, closed, limits, now, half_open=half_open)
     holds = _holds(plan, pulse)
-    verdict, because = judge(
+    beats = reading.beats
+    if pulse is not None:
+        own = pulse.beat(drainer_id, now, monotonic)
+        beats = (own, *(beat for beat in beats if beat.drainer_id != drainer_id))
+    waits = bool(reading.depth.total)
+    found = list(verdict.troubles(beats, now, tick, waits))
+    if waits and not gates_reachable and not any(each.dependency == "gates" for each in found):
+        found.append(Trouble("gates", "their store does not answer"))
+    if unreadable := sorted(gates.unreadable):
+        found.append(Trouble("gates", f"{len(unreadable)} cannot be read; those keys are held"))
+    word, because = verdict.judge(
         queued=reading.depth.total,
         in_flight=len(reading.in_flight),
         limits=limits,
         holds=holds,
         lanes=len(reading.heads),
-        unstarted=None
-        if pulse is not None or reading.in_flight
-        else max((now - take.queued_at for take in plan.takes), default=None),
-        not_ready=None if pulse is None else not_ready(pulse, monotonic, tick),
-        alarm=pulse is not None and pulse.alarm is not None,
+        unstarted=verdict.unstarted(beats, now, _startable_since(reading, plan)),
+        patience=verdict.stalled_after(tick),
+        troubles=found,
     )
     return StatusReport(
         at=now,
-        verdict=verdict,
+        verdict=word,
         because=because,
         depth=reading.depth.total,
         depth_capped=reading.depth.capped,
@@ -216,66 +156,37 @@ def report(
         accounts=_accounts(reading),
         gates=_gates(reading, closed),
         gates_reachable=gates_reachable,
-        unreadable=tuple(sorted(gates.unreadable)),
+        unreadable=tuple(unreadable),
         holds=Counter(hold.reason for hold in holds),
         limits=limits,
         daemon=None if pulse is None else _daemon(pulse, monotonic),
+        controls=reading.controls,
+        proof=_proof(word, reading, holds, found)[:PROOFS],
+        startable=plan.takes,
+        drainers=beats,
+        last_start=reading.last_start,
     )
 
 
-def as_json(report: StatusReport) -> dict[str, Any]:
+def prove(txn: Cursor, report: StatusReport) -> StatusReport:
     """
-    The report for a machine; instants in RFC 3339, ages in seconds.
+    Name the rows that could start and do not, for a report that says stalled: one seek a lane.
     """
-    daemon = report.daemon
-    return {
-        "at": iso(report.at),
-        "verdict": report.verdict.value,
-        "because": report.because,
-        "depth": report.depth,
-        "depthCapped": report.depth_capped,
-        "oldestQueuedAt": iso(report.oldest_queued_at),
-        "oldestQueuedAge": report.oldest_queued_age,
-        "inFlight": report.in_flight,
-        "accounts": [
-            {
-                "account": account.subdomain_hash,
-                "subdomain": account.subdomain,
-                "queued": account.queued,
-                "inFlight": account.in_flight,
-            }
-            for account in report.accounts
-        ],
-        "gates": [
-            {"key": gate.apikey_hash, "until": iso(gate.until), "accounts": list(gate.accounts)}
-            for gate in report.gates
-        ],
-        "gatesReachable": report.gates_reachable,
-        "unreadableGates": list(report.unreadable),
-        "holds": {reason.value: count for reason, count in report.holds.items()},
-        "limits": {
-            "inFlight": report.limits.in_flight,
-            "perAccount": report.limits.per_account,
-            "queuedPerAccount": report.limits.queued_per_account,
-            "queuedTotal": report.limits.queued_total,
-        },
-        "daemon": None
-        if daemon is None
-        else {
-            "startedAt": iso(daemon.started_at),
-            "ticks": daemon.ticks,
-            "skippedTicks": daemon.skipped_ticks,
-            "starts": daemon.starts,
-            "repeats": daemon.repeats,
-            "lastGoodTick": iso(daemon.last_good_tick),
-            "lastGoodAge": daemon.last_good_age,
-            "lastError": daemon.last_error,
-            "lastErrorAt": iso(daemon.last_error_at),
-            "alarm": daemon.alarm,
-            "backingOffUntil": iso(daemon.backing_off_until),
-            "draining": daemon.draining,
-        },
-    }
+    if report.verdict is not Verdict.STALLED:
+        return report
+    same = "IS" if txn.dialect == "sqlite" else "<=>"
+    rows: list[Proof] = []
+    for take in report.startable[:PROOFS]:
+        row = txn.execute(
+            "SELECT execution_id FROM codeRunner_executions WHERE status = 'queued'"  # noqa: S608
+            f" AND subdomain_hash = ? AND apikey_hash {same} ? AND queued_at >= ?"
+            " ORDER BY queued_at, execution_id LIMIT 1",
+            (take.lane.subdomain_hash, take.lane.apikey_hash, instant_text(take.queued_at)),
+        ).one()
+        if row is not None:
+            detail = f"could start, waits since {iso(take.queued_at)}"
+            rows.append(Proof("execution", str(row[0]), detail, take.lane.subdomain_hash))
+    return evolve(report, proof=(*rows, *report.proof)[:PROOFS])
 
 
 def _holds(plan: Plan, pulse: Pulse | None) -> tuple[Hold, ...]:
@@ -287,6 +198,51 @@ def _holds(plan: Plan, pulse: Pulse | None) -> tuple[Hold, ...]:
         if hold.reason is Reason.BACKING_OFF and hold.lane in takes
     )
     return (*plan.holds, *backing_off)
+
+
+def _startable_since(reading: Reading, plan: Plan) -> Instant | None:
+    """
+    Since when something could start and nothing has started, as far as the rows say.
+
+    That a gate has opened or a slot was freed a moment ago they do not say: where a drainer lives,
+    it knows better.
+    """
+    if not plan.takes:
+        return None
+    return max(min(take.queued_at for take in plan.takes), reading.last_start or 0.0)
+
+
+def _proof(
+    word: Verdict, reading: Reading, holds: Collection[Hold], troubles: Collection[Trouble]
+) -> tuple[Proof, ...]:
+    dependencies = tuple(
+        Proof("dependency", trouble.dependency, trouble.problem) for trouble in troubles
+    )
+    if word in (Verdict.DEGRADED, Verdict.STALLED):
+        return dependencies
+    if word in (Verdict.SATURATED, Verdict.FLOWING):
+        return tuple(
+            Proof("execution", str(row.execution_id), _flies(row), row.lane.subdomain_hash)
+            for row in reading.in_flight
+        )
+    if word is not Verdict.GATED:
+        return ()
+    found: dict[Proof, None] = {}  # in order, each once
+    for hold in sorted(holds, key=lambda hold: hold.queued_at):
+        if hold.reason is Reason.PAUSED:
+            scope = reading.controls.pause_of(hold.lane) or "all"
+            account = hold.lane.subdomain_hash if scope == "account" else None
+            name = {"account": account, "key": hold.lane.apikey_hash}.get(scope) or scope
+            found[Proof("pause", name, f"paused: {scope}", account)] = None
+        else:
+            until = "one goes first" if hold.until is None else f"closed until {iso(hold.until)}"
+            found[Proof("key", hold.lane.apikey_hash or "", until)] = None
+    return tuple(found)
+
+
+def _flies(row: InFlight) -> str:
+    since = row.started_at if row.status is Status.RUNNING else row.claimed_at
+    return f"{row.status.value} since {iso(since)}"
 
 
 def _accounts(reading: Reading) -> tuple[AccountStatus, ...]:

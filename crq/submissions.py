@@ -20,7 +20,7 @@ IDENTIFIER_LIMIT = 255  # characters: the column
 FIELDS = tuple(
     attribute.name
     for attribute in attributes(Submission)
-    if attribute.name != "idempotency_key"  # it comes beside the fields: a header, an option
+    if attribute.name not in ("idempotency_key", "traceparent")  # headers, or options
 )
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -45,20 +45,25 @@ class Refusal(Exception):
         self.http_status = http_status
 
 
-def submission(given: Mapping[str, object], idempotency_key: str | None = None) -> Submission:
+def submission(
+    given: Mapping[str, object],
+    idempotency_key: str | None = None,
+    traceparent: str | None = None,
+) -> Submission:
     """
     Check what a caller gave and make a submission of it.
 
     :param given: the fields by name; ``payload`` is any JSON value.
+    :param traceparent: a valid one (`crq.traceparent`), or None.
     :raise Refusal: a field is missing, unknown or not as it must be.
     """
     for name in given:
         if name not in FIELDS:
             near = difflib.get_close_matches(name, FIELDS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(FIELDS)}"
-            raise Refusal(_visible(name), "there is no such field", hint)
+            raise Refusal(visible(name), "there is no such field", hint)
     return Submission(
-        subdomain=_subdomain(given.get("subdomain")),
+        subdomain=label(given.get("subdomain")),
         apikey=_matching(
             "apikey",
             given.get("apikey"),
@@ -77,6 +82,7 @@ def submission(given: Mapping[str, object], idempotency_key: str | None = None) 
             _IDEMPOTENCY,
             "give 1 to 255 visible ASCII characters, such as a UUID",
         ),
+        traceparent=traceparent,
     )
 
 
@@ -123,7 +129,12 @@ def _matching(field: str, value: object, form: re.Pattern[str], remedy: str) -> 
     return text
 
 
-def _subdomain(value: object) -> str:
+def label(value: object) -> str:
+    """
+    Read the subdomain of an account.
+
+    :raise Refusal: it is none.
+    """
     remedy = "give one DNS label: up to 63 letters, digits and inner dashes"
     text = _text("subdomain", value, remedy)
     # ASCII first: the Kelvin sign becomes a plain k in lower case.
@@ -200,6 +211,8 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number JSON knows")
 
 
-def _visible(name: str) -> str:
-    # The caller's own word goes back to the caller, and nowhere else; but not a megabyte of it.
+def visible(name: str) -> str:
+    """
+    Make a word of the caller fit to go back to the caller: plain, and not a megabyte of it.
+    """
     return name[:64].encode("ascii", "backslashreplace").decode("ascii")

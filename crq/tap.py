@@ -6,41 +6,51 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attrs import define, evolve
-from twisted.application.internet import StreamServerEndpointService
+from attrs import evolve
+from twisted.application import strports
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from crq import configfile, schema
+from crq import configfile, executions, halves, schema, sockets
+from crq.automations.advance import Advancer
+from crq.automations.calls import Calls
+from crq.automations.rounds import Rounds
+from crq.automations.scheduler import Scheduler
+from crq.automations.workers import Workers
 from crq.config import Config
 from crq.database import Database, is_outage
 from crq.dispatcher import Dispatcher
 from crq.drainer import Drainer
 from crq.gatememory import GateMemory
 from crq.gates import open_store
+from crq.lifecycle import Daemon, LastResort, Reloader, Signals
 from crq.liveness import Liveness
+from crq.logs import Logs
+from crq.meters import Meters
+from crq.model import Limits
+from crq.notify import Notify, watchdog_seconds
 from crq.pool import Pool
 from crq.pulse import Pulse
 from crq.reaper import Reaper
-from crq.sealing import new_nonce
+from crq.sealing import Sealer, new_nonce
+from crq.supervision import Supervision
 from crq.suspects import Suspects
 from crq.transport import Transport
+from crq.watch import Watch
 from crq.web.app import site
+from crq.web.tokens import TokenBook
 
 FIRST_LOOK = 2.0  # s that a start waits for the database before it goes on without
-_log = Logger()
 
 
 class Options(UsageOptions):
@@ -66,11 +76,22 @@ class Options(UsageOptions):
         """
         Read the configuration and the secrets; a fault is a usage error.
         """
+        self["config"] = configfile.found(self["config"])
         try:
-            self["loaded"] = configfile.load(self["config"], settings=self["set"])
+            self["loaded"] = self.load()
             self["sealer"] = self["loaded"].sealer()
+            if self["loaded"].manhole.listen:
+                from crq import manhole  # conch takes a moment to load
+
+                self["manhole"] = manhole.checked(self["loaded"].manhole)
         except (configfile.ConfigError, ValueError) as error:
             raise UsageError(str(error)) from None
+
+    def load(self) -> Config:
+        """
+        Read the configuration, from where it was read at the start.
+        """
+        return configfile.load(self["config"], settings=self["set"])
 
 
 def makeService(options: Options, reactor: Any = None) -> MultiService:
@@ -80,7 +101,12 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     :raise SystemExit: another daemon holds the lock, or the schema is not ours.
     """
     config: Config = options["loaded"]
+    logs = Logs(config.log.level, options.parent, config.log.format)
     lock = take_lock(Path(config.drainer.lock_file))
+    try:
+        sockets.provide(config.web.connections)
+    except ValueError as error:
+        raise SystemExit(f"crqueue: {error}") from None
     look_at_schema(config.open_database())
     if reactor is None:
         from twisted.internet import reactor as real_reactor
@@ -98,14 +124,19 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     database = evolve(config.open_database(), repeated=repeated)
     pool = Pool(database, reactor, config.database.pool)
     threads = GateThreads(reactor)
-    gates = GateMemory(open_store(config, database), threads.run, reactor)
+    # Where the gates are in the database, its outage is one and the same.
+    shared = pool.outage if config.gates.backend == "database" else None
+    gates = GateMemory(open_store(config, database), threads.run, reactor, shared)
+    transport = Transport.to_executor(reactor, config)
+    meters = Meters()
     dispatcher = Dispatcher(
         pool=pool,
         gates=gates,
-        transport=Transport.to_executor(reactor, config),
+        transport=transport,
         pulse=pulse,
         clock=reactor,
         wall=time.time,
+        meters=meters,
     )
     liveness = Liveness(database, Path(config.executor.lock_dir))
     trusted = config.executor.liveness == "lock"
@@ -124,8 +155,34 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         mint=new_nonce,
         every=config.drainer.tick,
         drain_limit=config.drainer.drain_limit,
+        capped=transport.limit,
+        meters=meters,
+    )
+    supervision = Supervision(
+        notify=Notify.of(os.environ),
+        watchdog=watchdog_seconds(os.environ, os.getpid()),
+        pulse=pulse,
+        clock=reactor,
+        limits=lambda: drainer.caps,
+        tick=config.drainer.tick,
+        waits=lambda: pool.read(executions.waits),
+    )
+    drainer.ticked = supervision.ticked
+
+    def apply(changed: Config) -> None:
+        drainer.limits = changed.limits.limits()
+        transport.limit(drainer.limits)
+        drainer.wake()
+
+    reloader = Reloader(
+        options.load, config, logs, apply, supervision.reloading, supervision.reloaded
+    )
+    last_resort = LastResort(config.drainer.stop_limit, lock)
+    signals = Signals(
+        reactor, reloader.reload, reloader.reopen, dispatcher.hang_up, last_resort.hurry
     )
     reaper = Reaper(pool, config.reaper, reactor, time.time, liveness if trusted else None)
+    book = TokenBook.of(config, options["sealer"], pool, reactor.seconds)
     door = site(
         config=config,
         pool=pool,
@@ -136,21 +193,79 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         wall=time.time,
         monotonic=reactor.seconds,
         reactor=reactor,
+        limits=lambda: drainer.limits,
+        meters=meters,
+        book=book,
     )
-    http = StreamServerEndpointService(serverFromString(reactor, config.web.listen), door)
-    root = MultiService()
-    root.setName("crqueue")
+    watch = Watch(
+        pool=pool,
+        gates=gates,
+        pulse=pulse,
+        limits=lambda: drainer.limits,
+        drainer_id=config.drainer.id,
+        options=config.history,
+        clock=reactor,
+        wall=time.time,
+        tick=config.drainer.tick,
+        busy=lambda: bool(dispatcher.outstanding),
+        also=book.refresh,
+    )
+    root = Daemon(logs)
     parts = {
-        "last resort": LastResort(reactor, config.drainer.stop_limit, lock),
+        "last resort": last_resort,
+        "signals": signals,
+        "supervision": supervision,
         "gates": threads,
         "drainer": drainer,
         "reaper": reaper,
-        "http": http,
+        "watch": watch,
+        "http": strports.service(sockets.backlogged(config.web.listen), door, reactor=reactor),
     }
+    if config.manhole.listen:
+        from crq import manhole
+
+        names = manhole.namespace(drainer, watch, pool, gates, config.drainer)
+        parts["manhole"] = manhole.service(config.manhole, options["manhole"], names, reactor)
+    if config.automations.scheduler == "on":
+        parts |= automations(
+            config, options["sealer"], database, pool, reactor, lambda: drainer.limits
+        )
     for name, service in parts.items():
         service.setName(name)
         service.setServiceParent(root)
     return root
+
+
+def automations(
+    config: Config,
+    sealer: Sealer,
+    database: Database,
+    pool: Pool,
+    reactor: Any,
+    limits: Callable[[], Limits],
+) -> dict[str, Service]:
+    """
+    The services that make and advance runs of automations, by name.
+    """
+    queue = halves.Queue(config, sealer, open_store(config, database), limits, time.time)
+    types = halves.types(config, sealer, queue)
+    for fault in types.faults:
+        Logger().error("automation type left out: {fault}", action="type left out", fault=fault)
+    threads = config.automations.threads
+    workers = Workers(reactor, reactor, threads)
+    advancer = Advancer(
+        pool=pool,
+        types=types,
+        calls=Calls(database, reactor.seconds),
+        workers=workers,
+        unseal=sealer.unseal,
+        authority=halves.authority(config),
+        clock=reactor,
+        wall=time.time,
+    )
+    rounds = Rounds(pool, advancer, reactor, time.time, threads)
+    scheduler = Scheduler(pool, rounds, reactor, time.time, config.automations.keep_days)
+    return {"automation threads": workers, "automations": scheduler}
 
 
 def take_lock(path: Path) -> int:
@@ -182,6 +297,8 @@ def look_at_schema(database: Database) -> None:
 
     :raise SystemExit: the schema is missing, older or of a later version.
     """
+    if database.dialect == "sqlite" and not Path(database.path).exists():
+        raise SystemExit(f"crqueue: there is no database at {database.path}; run `crq db upgrade`")
     impatient = evolve(database, timeout=min(database.timeout, FIRST_LOOK))
     try:
         connection = impatient.connect()
@@ -194,11 +311,7 @@ def look_at_schema(database: Database) -> None:
     except Exception as error:
         if not is_outage(error):
             raise
-        _log.warn(
-            "the database is away ({error}); starting, not ready until it is back",
-            action="database away",
-            error=str(error),
-        )
+        # The first tick says so: not ready until it is back.
 
 
 class GateThreads(Service):
@@ -223,30 +336,3 @@ class GateThreads(Service):
         Call a function on one of the threads.
         """
         return deferToThreadPool(self._reactor, self._threads, function, *args)
-
-
-@define(eq=False)
-class LastResort(Service):
-    """
-    Ends the process when a stop takes longer than its limit, whatever it is that hangs.
-
-    A thread inside a database call would otherwise keep the process for ever (Twisted #10124). It
-    is safe at any instant: the rows say what was begun.
-    """
-
-    reactor: Any
-    limit: float
-    lock: int
-
-    def stopService(self) -> None:
-        """
-        Start the count-down; it ends with the process.
-        """
-        super().stopService()
-        timer = threading.Timer(self.limit, self._end)
-        timer.daemon = True
-        timer.start()
-
-    def _end(self) -> None:
-        _log.error("the stop took over {limit} s: ending now", action="forced", limit=self.limit)
-        os._exit(1)

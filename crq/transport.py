@@ -19,6 +19,7 @@ free in any case.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -38,14 +39,15 @@ from crq.answers import read_answer, shown
 from crq.config import Config
 from crq.interfaces import ITransport
 from crq.messages import Answered, DispatchResult, Lost, NotSent
-from crq.model import Claimed
+from crq.model import Claimed, Limits
+from crq.traceparent import traceparent
 
 PATH = "/codeRunner/runAsync"
 CONNECT_WITHIN = 10.0  # s; an executor that needs longer has no worker free to accept
 IDLE_FOR = 2  # s a connection is kept: below what servers, balancers and NAT keep it for
 CLOSE_WITHIN = 2.0  # s for idle connections to say goodbye
 
-_HEADERS = Headers({b"Content-Type": [b"application/x-www-form-urlencoded"]})
+_FORM_TYPE = b"application/x-www-form-urlencoded"
 
 
 @implementer(ITransport)
@@ -81,9 +83,10 @@ class Transport:
         self._deadline = deadline
         self._answer_limit = answer_limit
         self._per_account = per_account
+        self._caps: Mapping[str, int] = {}
         self._pool = pool
         self._slots: dict[str, DeferredSemaphore] = {}
-        self._freed: deque[str] = deque()
+        self._freed: deque[tuple[str, DeferredSemaphore]] = deque()
 
     @classmethod
     def to_executor(cls, reactor: Any, config: Config) -> Transport:
@@ -114,7 +117,9 @@ class Transport:
         account = claimed.lane.subdomain_hash
         slots = self._slots.get(account)
         if slots is None:
-            slots = self._slots[account] = DeferredSemaphore(self._per_account)
+            slots = self._slots[account] = DeferredSemaphore(
+                self._caps.get(account, self._per_account)
+            )
         try:
             await slots.acquire()
         except CancelledError:
@@ -123,7 +128,17 @@ class Transport:
             exchange = _Exchange(HTTPClient(self._agent), self._url, self._answer_limit, claimed)
             return await exchange.begin(self._clock, self._deadline)
         finally:
-            self._give_back(account)
+            self._give_back(account, slots)
+
+    def limit(self, limits: Limits) -> None:
+        """
+        Keep to other caps from now on; what is on its way keeps the slot it has.
+        """
+        self._per_account = limits.per_account
+        self._caps = limits.accounts
+        self._slots = {}
+        if self._pool is not None:
+            self._pool.maxPersistentPerHost = limits.in_flight
 
     async def close(self) -> None:
         """
@@ -134,17 +149,17 @@ class Transport:
             closed.addTimeout(CLOSE_WITHIN, self._clock)
             await closed.addErrback(lambda _: None)  # a peer that says no goodbye holds up nothing
 
-    def _give_back(self, account: str) -> None:
+    def _give_back(self, account: str, slots: DeferredSemaphore) -> None:
         # One after the other, not one inside the other: a release may let a dispatch run to its
         # end, and thousands of those must not pile up on the stack.
-        self._freed.append(account)
+        self._freed.append((account, slots))
         if len(self._freed) > 1:
             return
         while self._freed:
-            slots = self._slots[self._freed[0]]
+            account, slots = self._freed[0]
             slots.release()
-            if slots.tokens == slots.limit:
-                del self._slots[self._freed[0]]
+            if slots.tokens == slots.limit and self._slots.get(account) is slots:
+                del self._slots[account]
             self._freed.popleft()
 
 
@@ -159,6 +174,10 @@ class _Exchange:
         self._url = url
         self._answer_limit = answer_limit
         self._claimed = claimed
+        self._headers = Headers({b"Content-Type": [_FORM_TYPE]})
+        trace = traceparent(claimed.traceparent)  # again: the row may be another program's
+        if trace is not None:
+            self._headers.setRawHeaders(b"traceparent", [trace.encode("ascii")])
         self._form = _Form({"jobId": claimed.job_id, "asyncNonce": claimed.nonce})
         self._given_up: str | None = None
         self._result: Deferred[DispatchResult] = Deferred(lambda _: self._give_up("cancelled"))
@@ -178,7 +197,7 @@ class _Exchange:
         response = await self._client.post(
             self._url,
             data=self._form,
-            headers=_HEADERS,
+            headers=self._headers,
             allow_redirects=False,  # the answer is the answer; a second host never sees a nonce
             unbuffered=True,
         )
@@ -188,7 +207,8 @@ class _Exchange:
         data = await body.finished
         crashpoints.reached("answer whole")
         location = response.headers.getRawHeaders(b"Location", [b""])[0]
-        return read_answer(self._claimed, response.code, data, self._answer_limit, location)
+        asked = response.headers.getRawHeaders(b"Retry-After", [None])[0]
+        return read_answer(self._claimed, response.code, data, self._answer_limit, location, asked)
 
     def _give_up(self, why: str) -> None:
         self._given_up = why

@@ -59,12 +59,18 @@ class Answer:
 class Wire(StringTransport):
     """
     One connection to a door; `bytes_sent` by the door are read off it.
+
+    :ivar server: the port that accepted it.
     """
+
+    server: Any = None
 
     def __init__(self, door: Door, here: Any = HERE) -> None:
         super().__init__(hostAddress=here, peerAddress=IPv4Address("TCP", "127.0.0.1", 31337))
+        self._clock = door.clock
         self.protocol: Any = door.site.buildProtocol(here)
         self.protocol.makeConnection(self)
+        self._clock.pump([0, 0])
 
     @property
     def closed(self) -> bool:
@@ -80,6 +86,7 @@ class Wire(StringTransport):
         for piece in pieces:
             if not self.closed:
                 self.protocol.dataReceived(piece)
+            self._clock.advance(0)  # one request a turn of the reactor
 
     def hang_up(self) -> None:
         """
@@ -141,6 +148,7 @@ class Door:
         language: Literal["starlark", "opaque"] = "starlark",
         tokens: Iterable[Token] = TOKENS,
         pool: SynchronousPool | None = None,
+        connections: int = 512,
     ) -> None:
         self.clock = Clock()
         self.pool = pool or memory_pool(observe)
@@ -156,7 +164,7 @@ class Door:
                     limits.queued_per_account,
                     limits.queued_total,
                 ),
-                web=WebOptions(body_limit=body_limit),
+                web=WebOptions(body_limit=body_limit, connections=connections),
                 script=ScriptOptions(language),
                 tokens=tuple(tokens),
             ),

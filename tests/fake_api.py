@@ -10,8 +10,11 @@ A rate-limited HTTP API on the loopback interface, as scripts call it: scripted,
 from __future__ import annotations
 
 import json
+import select
+import socket
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +24,7 @@ from typing import Any, Self
 from attrs import field, frozen
 
 KEY_HEADER = "apikey"
+HELD = 60.0  # s; an answer with such a delay is held until `FakeApi.released` is set
 
 
 @frozen
@@ -65,11 +69,17 @@ class FakeApi:
 
     :ivar calls: every request, oldest first.
     :ivar throttled: Retry-After by API key: such a key gets nothing but 429.
+    :ivar most: the most calls that were unanswered at once, of each API key, and in ``total``; a
+        call whose caller is gone is not counted any more.
+    :ivar released: set it, and no answer is held any longer.
     """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.throttled: dict[str, str] = {}
+        self.most: Counter[str] = Counter()
+        self.released = threading.Event()
+        self._open: Counter[str] = Counter()
         self._answers: deque[Answer] = deque()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -90,8 +100,13 @@ class FakeApi:
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                answer = api._take(Call(self.command, self.path, headers, body))
-                api._over.wait(answer.delay)
+                call = Call(self.command, self.path, headers, body)
+                api._begin(call)
+                try:
+                    answer = api._take(call)
+                    api._wait(self.connection, answer.delay)
+                finally:
+                    api._end(call)
                 data = answer.body
                 if not isinstance(data, bytes):
                     data = json.dumps(data).encode()
@@ -157,3 +172,35 @@ class FakeApi:
             if call.key in self.throttled:
                 return Answer(429, {}, {"Retry-After": self.throttled[call.key or ""]})
             return self._answers.popleft() if self._answers else Answer()
+
+    def _whose(self, call: Call) -> str:
+        """
+        For whom a call counts in `most`.
+        """
+        return call.key or ""
+
+    def _begin(self, call: Call) -> None:
+        with self._lock:
+            for name in ("total", self._whose(call)):
+                self._open[name] += 1
+                self.most[name] = max(self.most[name], self._open[name])
+
+    def _end(self, call: Call) -> None:
+        with self._lock:
+            self._open.subtract(("total", self._whose(call)))
+            self._open += Counter()  # forgets those at zero
+
+    def _wait(self, connection: socket.socket, delay: float) -> None:
+        """
+        Wait, unless the caller hangs up: its worker is dead.
+        """
+        ends = time.monotonic() + delay
+        while (left := ends - time.monotonic()) > 0 and not self._over.is_set():
+            if delay >= HELD and self.released.is_set():
+                return
+            if select.select([connection], [], [], min(left, 0.1))[0]:
+                with suppress(OSError):
+                    if connection.recv(1, socket.MSG_PEEK):
+                        self._over.wait(min(left, 0.1))  # the next request, too early
+                        continue
+                return

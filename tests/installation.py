@@ -44,6 +44,7 @@ class Installation:
     :ivar token: a bearer token that may do everything.
     :ivar web_port: where the daemon listens.
     :ivar executor_port: where the executor listens, ours or another.
+    :ivar environment: further variables for the ``daemon`` or the ``executor`` when it is started.
     """
 
     def __init__(self, directory: Path, settings: Settings | None = None) -> None:
@@ -74,6 +75,7 @@ class Installation:
         self._write(self.path.name, _toml(ours, sha256_hex(self.token)))
         self.config: Config = configfile.load(str(self.path), environment={})
         schema.upgrade(self.config.open_database())
+        self.environment: dict[str, dict[str, str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -123,6 +125,18 @@ class Installation:
         """
         kill(self._processes.pop(name))
 
+    def pid(self, name: str) -> int:
+        """
+        The process id of one that was started.
+        """
+        return self._processes[name].pid
+
+    def runs(self, name: str) -> bool:
+        """
+        Whether one has been started and still runs.
+        """
+        return name in self._processes and self._processes[name].poll() is None
+
     def close(self) -> None:
         """
         End everything that runs. The directory stays: it is the caller's.
@@ -154,10 +168,13 @@ class Installation:
         """
         return _get(self.web_port, path, {"Authorization": f"Bearer {self.token}"})
 
-    def submit(self, **fields: Any) -> tuple[int, dict[str, Any]]:
+    def submit(
+        self, idempotency_key: str | None = None, **fields: Any
+    ) -> tuple[int, dict[str, Any]]:
         """
         Submit an execution over HTTP, as a customer would; returns the status and the answer.
         """
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         connection = http.client.HTTPConnection(HOST, self.web_port, timeout=30)
         try:
             connection.request(
@@ -167,6 +184,7 @@ class Installation:
                 {
                     "Authorization": f"Bearer {self.token}",
                     "Content-Type": "application/json",
+                    **headers,
                 },
             )
             answer = connection.getresponse()
@@ -180,6 +198,7 @@ class Installation:
         }
         environment["CRQ_CONFIG"] = str(self.path)
         environment["PYTHONPATH"] = str(CHECKOUT)  # twistd looks for plugins along sys.path
+        environment.update(self.environment.get(name, {}))
         process = spawn(command, self.directory / f"{name}.log", self.directory, environment)
         self._processes[name] = process
         deadline = time.monotonic() + START_WITHIN

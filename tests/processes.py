@@ -26,18 +26,23 @@ SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", 
 
 
 def spawn(
-    command: Sequence[str], log: Path, cwd: Path, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    death_signal: str = "KILL",
 ) -> subprocess.Popen[bytes]:
     """
     Start a program (see note [No process outlives its run]).
 
     :param log: a file that gets what the program prints, after what is there already.
     :param env: its environment; ours when None.
+    :param death_signal: what it gets when we die; TERM for one that must end its own workers.
     """
     leash = shutil.which("setpriv", path=SEARCH_PATH)  # in every Debian's util-linux
     with log.open("ab") as output:
         return subprocess.Popen(
-            [leash, "--pdeathsig", "KILL", "--", *command] if leash else command,
+            [leash, "--pdeathsig", death_signal, "--", *command] if leash else command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -146,7 +146,9 @@ class DoorCase(SynchronousTestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        self.database = Database(f"sqlite:///{self.folder / 'rows.db'}")
+        path = self.folder / "rows.db"
+        path.touch()
+        self.database = Database(f"sqlite:///{path}")
         self.rows = self.database.connect()
         self.addCleanup(self.rows.close)
         self.rows.executescript(f"PRAGMA journal_mode = MEMORY; {_SCHEMA}")

@@ -1,5 +1,5 @@
 """
-``crq submit`` and ``crq cancel``.
+``crq submit``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from crq.cli.base import APIKEY, EXIT_CODES, NO, OK, Failed, State, emit, json_o
 @click.option(
     "--idempotency-key", metavar="KEY", help="Submitting again with the same key finds the first."
 )
+@click.option(
+    "--traceparent", metavar="VALUE", help="The place in a trace (W3C) that it belongs to."
+)
 @json_option
 @click.pass_obj
 def submit(
@@ -42,6 +45,7 @@ def submit(
     identifier: str | None,
     debug: bool,
     idempotency_key: str | None,
+    traceparent: str | None,
     as_json: bool,
 ) -> None:
     """
@@ -64,6 +68,7 @@ def submit(
             "debug": debug,
         },
         idempotency_key,
+        _trace(traceparent),
     )
     config = state.config
     try:
@@ -98,6 +103,15 @@ def submit(
     click.echo(f"execution {answer.execution_id}: {body['status']}{known}")
 
 
+def _trace(given: str | None) -> str | None:
+    from crq.traceparent import traceparent
+
+    valid = traceparent(given)
+    if given is not None and valid is None:
+        raise click.UsageError("--traceparent is none; write it as 00-TRACE-PARENT-01 in hex")
+    return valid
+
+
 def _apikey(path: str | None) -> str:
     if path is not None:
         return _utf8(Path(path).read_bytes(), path).rstrip("\r\n")
@@ -111,35 +125,3 @@ def _utf8(content: bytes, name: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise click.UsageError(f"{name} is not UTF-8 text") from None
-
-
-@click.command(epilog="\b\nExample:\n  crq cancel 4711\n" + EXIT_CODES)
-@click.argument("execution_id", metavar="ID", type=click.IntRange(1))
-@json_option
-@click.pass_obj
-def cancel(state: State, execution_id: int, as_json: bool) -> None:
-    """
-    Cancel an execution that still waits.
-
-    What has been claimed or has begun is not stopped: exit code 1.
-    """
-    from crq import executions, records
-    from crq.database import CommitUnknown
-
-    with state.database() as (database, connection):
-        try:
-            done = database.transact(connection, executions.cancel, execution_id, state.wall())
-        except CommitUnknown:
-            done = False  # the row itself says, below
-        found = database.read(connection, records.execution, execution_id)
-    if found is None:
-        raise Failed(f"there is no execution {execution_id}", NO)
-    cancelled = done or found.record.status == "cancelled"
-    if as_json:
-        shown = {"executionId": execution_id, "status": found.record.shown, "cancelled": cancelled}
-        emit(shown)
-        raise click.exceptions.Exit(OK if cancelled else NO)
-    if not cancelled:
-        stored = found.record.status
-        raise Failed(f"execution {execution_id} does not wait any more: it is {stored}", NO)
-    click.echo(f"execution {execution_id} cancelled")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-OK, NO, USAGE, AWAY, BROKEN = 0, 1, 2, 3, 4
+OK, NO, USAGE, AWAY, BROKEN, DEGRADED = 0, 1, 2, 3, 4, 5
 EXIT_CODES = """
 \b
 Exit codes:
@@ -34,6 +34,7 @@ Exit codes:
   2  wrong usage, configuration or input
   3  the database is away, or not at this version's schema
   4  a fault in crq itself
+  5  the queue is degraded (crq status alone)
 """
 APIKEY = "CRQ_APIKEY"  # read by `crq submit`; every other CRQ_ variable is an option
 
@@ -72,12 +73,13 @@ def explained(error: Exception) -> Failed:
     """
     What went wrong, for a person, with its exit code.
     """
+    from crq.automations.model import Unfit
     from crq.configfile import ConfigError
     from crq.database import CommitUnknown, is_outage
     from crq.schema import SchemaMismatch
     from crq.submissions import Refusal
 
-    if isinstance(error, (ConfigError, Refusal)):
+    if isinstance(error, (ConfigError, Refusal, Unfit)):
         return Failed(str(error), USAGE)
     if isinstance(error, SchemaMismatch):
         return Failed(str(error), AWAY)
@@ -99,12 +101,14 @@ class State:
     What the options before the command said.
 
     :ivar wall: the wall clock.
+    :ivar sleep: waits some seconds, for commands that look again and again.
     """
 
     def __init__(self, path: str | None, settings: tuple[str, ...]) -> None:
         self.path = path
         self.settings = settings
         self.wall: Callable[[], instants.Instant] = time.time
+        self.sleep: Callable[[float], None] = time.sleep
 
     @cached_property
     def config(self) -> Config:

@@ -7,11 +7,20 @@ from __future__ import annotations
 import click
 
 from crq import __version__
-from crq.cli.acting import cancel, submit
+from crq.cli.acting import submit
+from crq.cli.automating import automations
 from crq.cli.base import EXIT_CODES, Group, State
+from crq.cli.cancelling import cancel
 from crq.cli.configuring import config, token
+from crq.cli.doctoring import doctor
+from crq.cli.explaining import accounts, audit, explain, history
+from crq.cli.gating import gates
 from crq.cli.keeping import db, init
+from crq.cli.operating import cap, drain, pause, resume, run_one, settle
 from crq.cli.reading import logs, show, status
+from crq.cli.replaying import replay
+from crq.cli.simulating import simulate
+from crq.cli.topping import top
 
 EXAMPLES = """
 \b
@@ -44,9 +53,17 @@ def main(context: click.Context, path: str | None, settings: tuple[str, ...]) ->
     Look after a durable dispatch queue: set it up, put work in, see what became of it.
 
     Commands work on the database itself, whether or not the daemon runs.
+
+    Completion: put `eval "$(_CRQ_COMPLETE=bash_source crq)"` into ~/.bashrc (zsh_source, and
+    fish_source, for the others).
     """
     context.obj = State(path, settings)
 
 
-for command in (init, db, submit, status, logs, show, cancel, config, token):
+for command in (init, db, submit, status, logs, show, cancel, config, token, replay, doctor):
+    main.add_command(command)
+main.add_command(automations)
+for command in (explain, accounts, gates, history, audit, top, simulate):
+    main.add_command(command)
+for command in (pause, resume, cap, drain, run_one, settle):
     main.add_command(command)

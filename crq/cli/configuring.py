@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crq.cli.base import EXIT_CODES, Group, State, emit, json_option
+from crq.cli.base import EXIT_CODES, NO, Failed, Group, State, emit, json_option
 
 if TYPE_CHECKING:
     from crq.config import Config, Token
@@ -111,7 +111,7 @@ def _tokens(config: Config) -> list[dict[str, Any]]:
 @click.group(cls=Group, epilog=EXIT_CODES)
 def token() -> None:
     """
-    Make tokens for the HTTP door.
+    Make, list and revoke tokens for the HTTP door.
     """
 
 
@@ -160,6 +160,114 @@ def new(name: str, scopes: tuple[str, ...], accounts: tuple[str, ...], as_json: 
     click.echo(bearer)
     click.echo("add this to crqueue.toml and restart the daemon:", err=True)
     click.echo(token_lines(made), err=True)
+
+
+@token.command(
+    epilog="\b\nExamples:\n  crq token add --name portal\n"
+    "  crq token add --name night --scope read --scope operate\n" + EXIT_CODES
+)
+@click.option("--name", required=True, help="Whose it is; the audit speaks of it by this name.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    default=("admit", "read"),
+    show_default=True,
+    help="What it may do; may be given many times.",
+)
+@click.option(
+    "--account", "accounts", multiple=True, help="A subdomain it is limited to; none: all."
+)
+@json_option
+@click.pass_obj
+def add(
+    state: State, name: str, scopes: tuple[str, ...], accounts: tuple[str, ...], as_json: bool
+) -> None:
+    """
+    Make a token, keep its hash in the database, and print it, once.
+
+    Running daemons know it within ten seconds; no restart is needed.
+    """
+    from crq import tokens
+    from crq.cli import reports
+    from crq.config import Token
+    from crq.sealing import sha256_hex
+    from crq.submissions import label
+
+    bearer = new_token()
+    accounts = tuple(label(account) for account in accounts)
+    try:
+        made = Token(name=name, sha256=sha256_hex(bearer), scopes=scopes, accounts=accounts)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if any(each.name == name for each in state.config.tokens):
+        raise click.UsageError(f"--name: the configuration has a token {name!r}; choose another")
+    with state.database() as (database, connection):
+        database.transact(connection, tokens.add, made, reports.who(), state.wall())
+    if as_json:
+        emit({"token": bearer, "name": name, "scopes": list(scopes), "accounts": list(accounts)})
+    else:
+        click.echo(bearer)
+
+
+@token.command("list", epilog=EXIT_CODES)
+@json_option
+@click.pass_obj
+def list_tokens(state: State, as_json: bool) -> None:
+    """
+    Show the tokens of the database and of the configuration; never the tokens themselves.
+    """
+    from crq import tokens
+
+    stored = [{**each.as_json(), "from": "database"} for each in state.read(tokens.listed)]
+    configured = [
+        {**each, "createdAt": None, "revokedAt": None, "from": "configuration"}
+        for each in _tokens(state.config)
+    ]
+    found: list[dict[str, Any]] = [*stored, *configured]
+    if as_json:
+        emit({"tokens": found})
+        return
+    from crq.cli import tables
+
+    rows = [
+        (
+            each["name"],
+            ", ".join(each["scopes"]),
+            ", ".join(each["accounts"]) or "all",
+            each["createdAt"],
+            each["revokedAt"],
+            each["from"],
+        )
+        for each in found
+    ]
+    columns = ("token", "scopes", "accounts", "made", "revoked", "from")
+    tables.show(tables.table(columns, rows, flexible=("accounts",)))
+
+
+@token.command(epilog="\b\nExample:\n  crq token revoke portal\n" + EXIT_CODES)
+@click.argument("name")
+@json_option
+@click.pass_obj
+def revoke(state: State, name: str, as_json: bool) -> None:
+    """
+    Make a token of the database worth nothing; running daemons know it within two seconds.
+    """
+    from crq import tokens
+    from crq.cli import reports
+    from crq.submissions import Refusal
+
+    with state.database() as (database, connection):
+        try:
+            changed = database.transact(
+                connection, tokens.revoke, name, reports.who(), state.wall()
+            )
+        except Refusal as refusal:
+            raise Failed(str(refusal), NO) from None
+    if as_json:
+        emit({"name": name, "changed": changed})
+    else:
+        click.echo(f"token {name} {'is' if changed else 'was'} revoked")
 
 
 def new_token() -> str:

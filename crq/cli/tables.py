@@ -29,6 +29,8 @@ STYLES = {
     "gated": "yellow",
     "saturated": "yellow",
     "running": "cyan",
+    "warning": "yellow",
+    "error": "bold red",
 }
 
 

@@ -21,14 +21,19 @@ from crq.executions.claiming import (
     in_flight,
     release,
     snapshot,
+    waiting,
+    waits,
 )
 from crq.executions.keeping import purge, reap_queued, running_since, scrub
 from crq.executions.running import died, finish, row_state, start, startable, worker_of
+from crq.executions.steering import cancel_waiting, count_waiting, settle_unknown
 
 __all__ = [
     "admit",
     "cancel",
+    "cancel_waiting",
     "claim",
+    "count_waiting",
     "died",
     "fail_dispatch",
     "find",
@@ -42,8 +47,11 @@ __all__ = [
     "row_state",
     "running_since",
     "scrub",
+    "settle_unknown",
     "snapshot",
     "start",
     "startable",
+    "waiting",
+    "waits",
     "worker_of",
 ]

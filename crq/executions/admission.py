@@ -54,8 +54,8 @@ def admit(
         """
         INSERT INTO codeRunner_executions
             (job_id, subdomain, subdomain_hash, apikey_hash, identifier, status, source_code, debug,
-             idempotency_key, queued_at)
-        VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)
+             idempotency_key, traceparent, queued_at)
+        VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?)
         """,
         (
             job_id,
@@ -66,6 +66,7 @@ def admit(
             submission.source_code,
             int(submission.debug),
             submission.idempotency_key,
+            submission.traceparent,
             instant_text(now),
         ),
     )

@@ -14,11 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from crq import policy
+from crq import controls, policy
 from crq.database import Cursor
 from crq.executions.rows import instant, marks, not_before, set_instant, take_lock
 from crq.instants import Instant, instant_text
-from crq.model import Candidate, Claimed, InFlight, Lane, LaneHead, Limits, Plan, Snapshot, Status
+from crq.model import (
+    Candidate,
+    Claimed,
+    InFlight,
+    Lane,
+    LaneHead,
+    Limits,
+    Plan,
+    RunOne,
+    Snapshot,
+    Status,
+)
 from crq.sealing import sha256_hex
 
 _IN_FLIGHT = """
@@ -82,12 +93,44 @@ def heads(txn: Cursor) -> tuple[LaneHead, ...]:
     return tuple(LaneHead(Lane(row[1], row[2]), set_instant(row[3])) for row in rows)
 
 
+def waits(txn: Cursor) -> bool:
+    """
+    Tell whether anything is queued, by one index seek.
+    """
+    row = txn.execute("SELECT 1 FROM codeRunner_executions WHERE status = 'queued' LIMIT 1").one()
+    return row is not None
+
+
+def waiting(txn: Cursor, lane: Lane) -> int:
+    """
+    Count a lane's queued rows (idx_lane); admission's caps bound how many there are.
+    """
+    same = "IS" if txn.dialect == "sqlite" else "<=>"
+    count = txn.execute(
+        "SELECT COUNT(*) FROM codeRunner_executions"
+        f" WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?",
+        (lane.subdomain_hash, lane.apikey_hash),
+    ).scalar()
+    return int(count)
+
+
 def snapshot(txn: Cursor, slots: int) -> Snapshot:
     """
     Read what a plan needs; heads only when fewer than ``slots`` executions are in flight.
+
+    What operators have set is read only where something waits or runs: two statements when idle.
+
+    :param slots: the configured cap, which operators may have changed; 0: look for no work.
     """
     flights = in_flight(txn)
-    return Snapshot(heads(txn) if len(flights) < slots else (), flights)
+    if not slots:
+        return Snapshot((), flights)
+    if not flights:
+        waiting = heads(txn)
+        return Snapshot(waiting, (), controls.read(txn)) if waiting else Snapshot()
+    found = controls.read(txn)
+    cap = slots if found.in_flight is None else found.in_flight
+    return Snapshot(heads(txn) if len(flights) < cap else (), flights, found)
 
 
 def claim(
@@ -102,7 +145,8 @@ def claim(
     """
     Take from a plan what still fits, oldest first, each row under a fresh nonce.
 
-    See notes [The claim] and [The fence].
+    See notes [The claim] and [The fence]. What operators have set is read again under the lock, so
+    that nothing is claimed any more once a pause or a lower cap has been answered.
 
     :param unanswered: dispatches whose answer has not come; they hold a slot even if their row is
         finished already.
@@ -112,11 +156,14 @@ def claim(
     flights = {flight.execution_id: flight for flight in (*unanswered, *in_flight(txn))}
     lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
     same = "IS" if txn.dialect == "sqlite" else "<=>"
-    candidates: list[Candidate] = []
+    found = controls.read(txn)
+    candidates = _picked(txn, () if found.draining else plan.picks, lock)
     for take in plan.takes:
+        if found.pause_of(take.lane) is not None:
+            continue
         rows = txn.execute(
             f"""
-            SELECT execution_id, job_id, queued_at FROM codeRunner_executions
+            SELECT execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
              WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?
                AND queued_at >= ?
              ORDER BY queued_at, execution_id LIMIT ? {lock}
@@ -128,16 +175,23 @@ def claim(
                 take.at_most,
             ),
         ).all()
-        candidates += (Candidate(row[0], row[1], take.lane, set_instant(row[2])) for row in rows)
-    chosen = policy.pick(candidates, flights.values(), limits)
+        for row in rows:
+            one = Candidate(row[0], row[1], take.lane, set_instant(row[2]), row[3])
+            candidates.setdefault(one.execution_id, one)
+    picks = [request.execution_id for request in plan.picks]
+    caps = found.over(limits)
+    chosen = policy.pick(candidates.values(), flights.values(), caps, first=picks)
+    asked = {request.execution_id for request in found.run_one}
+    controls.served(txn, [row.execution_id for row in chosen if row.execution_id in asked])
     if not chosen:
         return ()
     claimed = tuple(
-        Claimed(row.execution_id, row.job_id or 0, row.lane, epoch, mint()) for row in chosen
+        Claimed(row.execution_id, row.job_id or 0, row.lane, epoch, mint(), row.traceparent)
+        for row in chosen
     )
     nonces: list[object] = []
-    for row in claimed:
-        nonces += (row.execution_id, sha256_hex(row.nonce))
+    for taken in claimed:
+        nonces += (taken.execution_id, sha256_hex(taken.nonce))
     # One instant for all of them; never before any of them was queued (hosts' clocks differ).
     at = max(now, *(row.queued_at for row in chosen))
     # +status, because SQLite would rather walk all queued rows by an index on status than seek the
@@ -154,6 +208,32 @@ def claim(
     if txn.rowcount != len(claimed):
         raise RuntimeError(f"claimed {txn.rowcount} of {len(claimed)} locked rows")
     return claimed
+
+
+def _picked(txn: Cursor, picks: Iterable[RunOne], lock: str) -> dict[int, Candidate]:
+    """
+    Lock the executions an operator asked for; a request whose execution waits no more is dropped.
+    """
+    lanes = {request.execution_id: request.lane for request in picks}
+    if not lanes:
+        return {}
+    waiting = f"WHERE execution_id IN ({marks(len(lanes))}) AND +status = 'queued'"
+    rows = txn.execute(
+        "SELECT execution_id, job_id, queued_at, traceparent FROM codeRunner_executions"
+        f" {waiting} {lock}",
+        tuple(lanes),
+    ).all()
+    found = {
+        row[0]: Candidate(row[0], row[1], lanes[row[0]], set_instant(row[2]), row[3])
+        for row in rows
+    }
+    if len(found) < len(lanes):
+        # Not those that somebody else has locked at this moment: they still wait.
+        still = txn.execute(
+            f"SELECT execution_id FROM codeRunner_executions {waiting}", tuple(lanes)
+        ).all()
+        controls.served(txn, lanes.keys() - {row[0] for row in still})
+    return found
 
 
 def release(txn: Cursor, execution_id: int, claim_epoch: int | None) -> bool:

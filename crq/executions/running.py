@@ -5,7 +5,7 @@ From claimed to running to an outcome: what the executor does, and what is done 
 from __future__ import annotations
 
 from crq.database import Cursor
-from crq.executions.rows import not_before
+from crq.executions.rows import instant, not_before
 from crq.instants import Instant, instant_text
 from crq.messages import Outcome, RowState, Started
 from crq.sealing import NONCE_TTL, sha256_hex
@@ -97,11 +97,11 @@ def row_state(txn: Cursor, execution_id: int) -> RowState | None:
     Read what settling needs of one row.
     """
     row = txn.execute(
-        "SELECT execution_id, status, claim_epoch FROM codeRunner_executions"
-        " WHERE execution_id = ?",
+        "SELECT execution_id, status, claim_epoch, error_code, queued_at, started_at, finished_at"
+        " FROM codeRunner_executions WHERE execution_id = ?",
         (execution_id,),
     ).one()
-    return None if row is None else RowState(*row)
+    return None if row is None else RowState(*row[:4], *map(instant, row[4:]))
 
 
 def worker_of(txn: Cursor, execution_id: int) -> tuple[str, str | None] | None:

@@ -31,7 +31,7 @@ from attrs import define, field, frozen
 
 import crq
 from crq import crashpoints, policy
-from crq.config import ApiOptions
+from crq.config import ApiOptions, GateOptions
 from crq.executor.clock import Clock
 from crq.instants import Instant, iso
 from crq.interfaces import IGateStore
@@ -95,6 +95,20 @@ class _Answer:
 
 
 @frozen
+class Refusal:
+    """
+    A 429, as the history of gates is told of it.
+
+    :ivar said: what the API said of the wait, if anything.
+    """
+
+    key_hash: str
+    until: Instant
+    now: Instant
+    said: str | None
+
+
+@frozen
 class _Limit:
     wait: float  # s
     short: bool = True  # short enough to be waited for inside a script
@@ -107,6 +121,8 @@ class ApiClient:
     The calls of one execution: one connection, one cookie jar, never another account's.
 
     :ivar left: seconds that are left of the wall, less what it takes to write the outcome.
+    :ivar rules: how long a refusal is waited for.
+    :ivar refused: told of each refusal; must not raise.
     """
 
     options: ApiOptions
@@ -114,6 +130,8 @@ class ApiClient:
     gates: IGateStore
     clock: Clock
     left: Callable[[], float]
+    rules: GateOptions = field(factory=GateOptions)
+    refused: Callable[[Refusal], None] = lambda _: None
     _session: requests.Session = field(init=False, factory=requests.Session)
 
     def close(self) -> None:
@@ -162,12 +180,15 @@ class ApiClient:
         said = answer.retry_after
         if said is None:
             value = answer.json()
-            said = str(value.get("retry_after")) if isinstance(value, dict) else None
+            found = value.get("retry_after") if isinstance(value, dict) else None
+            said = None if found is None else str(found)
         now = self.clock.wall()
-        seconds = policy.retry_after(said, now)
-        until = self._close_gate(policy.gate_until(seconds, now), now)
+        seconds = policy.retry_after(said, now, self.rules.shortest_wait)
+        until = self._close_gate(policy.gate_until(seconds, now, self.rules.margin), now)
+        if self.access.key_hash is not None:
+            self.refused(Refusal(self.access.key_hash, until, now, said))
         return _Limit(
-            seconds + policy.GATE_MARGIN,
+            seconds + self.rules.margin,
             short=seconds < self.options.wait_below,
             gate=f" (429, the gate of its key is closed until {iso(until)})",
         )

@@ -53,6 +53,8 @@ class Connection:
                 connection.close()
 
     def _run(self, how: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._open is not None and self.database.moved(self._open):
+            self.close()
         if self._open is None:
             self._open = self.database.connect()
         try:

@@ -8,13 +8,14 @@ failed. What ends the worker (SystemExit at gunicorn's wall) is no outcome and g
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 
 from attrs import define, field, frozen
 
 from crq import script
 from crq.config import Config
-from crq.executor.api import Access, ApiClient
+from crq.executor.api import Access, ApiClient, Refusal
 from crq.executor.clock import Clock
 from crq.interfaces import IGateStore
 from crq.messages import Outcome
@@ -72,11 +73,19 @@ class _Output:
         return "".join(self._parts)
 
 
-def interpret(work: Work, config: Config, gates: IGateStore, clock: Clock, begun: float) -> Ended:
+def interpret(
+    work: Work,
+    config: Config,
+    gates: IGateStore,
+    clock: Clock,
+    begun: float,
+    refused: Callable[[Refusal], None] = lambda _: None,
+) -> Ended:
     """
     Run a script to its end, whatever it is.
 
     :param begun: monotonic instant at which the worker's wall began.
+    :param refused: told of each refusal by the API; must not raise.
     """
     ends = begun + config.executor.wall * (1 - KEPT_BACK)
     seconds = config.executor.script_seconds
@@ -91,7 +100,10 @@ def interpret(work: Work, config: Config, gates: IGateStore, clock: Clock, begun
             return None
         return f"the script has run for {seconds:g} s, and nothing new begins after that"
 
-    api = ApiClient(config.api, work.access, gates, clock, lambda: ends - clock.monotonic())
+    def left() -> float:
+        return ends - clock.monotonic()
+
+    api = ApiClient(config.api, work.access, gates, clock, left, config.gates, refused)
     try:
         payload = None if work.payload is None else script.read_json(work.payload)
     except ValueError as error:

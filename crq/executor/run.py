@@ -21,13 +21,13 @@ from pathlib import Path
 
 from attrs import define, frozen
 
-from crq import crashpoints, executions
+from crq import crashpoints, executions, gatehistory
 from crq.config import Config
 from crq.database import CommitUnknown, Cursor, is_outage
-from crq.executor.api import Access
+from crq.executor.api import Access, Refusal
 from crq.executor.clock import Clock
 from crq.executor.connection import Connection
-from crq.executor.interpret import KEPT_BACK, Ended, Work, interpret
+from crq.executor.interpret import KEPT_BACK, Ended, Work, clean, interpret
 from crq.instants import Instant
 from crq.interfaces import IGateStore
 from crq.liveness import Liveness, LockBusy
@@ -121,7 +121,7 @@ class Executor:
         key_hash = self.sealer.key(submission.apikey)
         access = Access.of(self.config.api, submission.subdomain, submission.apikey, key_hash)
         work = Work(submission.source_code, submission.payload, access)
-        return interpret(work, self.config, self.gates, self.clock, begun)
+        return interpret(work, self.config, self.gates, self.clock, begun, self._note)
 
     def execute(self, job_id: int, nonce: str) -> Finished | Refused:
         """
@@ -194,10 +194,25 @@ class Executor:
             raise unknown
 
     def _run(self, row: Started, work: Work, begun: float) -> Outcome:
-        ended = interpret(work, self.config, self.gates, self.clock, begun)
+        def refused(refusal: Refusal) -> None:
+            self._note(refusal, row.execution_id)
+
+        ended = interpret(work, self.config, self.gates, self.clock, begun, refused)
         if row.debug and ended.output:
             _log.info("execution %d printed: %r", row.execution_id, ended.output)
         return ended.outcome
+
+    def _note(self, refusal: Refusal, execution_id: int | None = None) -> None:
+        """
+        Put a refusal into the history of gates. It is for people: a script does not fail for it.
+        """
+        said = "without Retry-After" if refusal.said is None else f"Retry-After: {refusal.said}"
+        cause = clean(f"429, {said}")
+        key, until, now = refusal.key_hash, refusal.until, refusal.now
+        try:
+            self.connection.transact(gatehistory.record, key, until, now, cause, execution_id)
+        except Exception as error:  # noqa: BLE001 - see above
+            _log.error("history of gates not written: %s", type(error).__name__)
 
     def _finish(self, execution_id: int, outcome: Outcome, now: Instant, begun: float) -> None:
         for first in self._attempts(begun):

@@ -5,7 +5,7 @@ What a request carries: the fields of a submission out of JSON or a form, a page
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,12 +14,19 @@ from twisted.web.http_headers import Headers
 from crq import records
 from crq.model import Status
 from crq.sealing import Sealer
-from crq.submissions import FIELDS, Refusal, json_value
+from crq.search import SHOWN
+from crq.submissions import FIELDS, Refusal, json_value, label, visible
+from crq.traceparent import traceparent
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-QUERY = ("subdomain", "account", "status", "errorCode", "since", "until", "limit", "cursor")
+QUERY = (
+    *("subdomain", "account", "key", "status", "shown", "errorCode", "since", "until"),
+    *("limit", "cursor"),
+)
+SELECTION = ("subdomain", "account", "key", "since", "until")
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 def media_type(headers: Headers) -> str:
@@ -101,17 +108,118 @@ def query(
 
     :raise Refusal: a parameter is unknown, given twice or not of its kind.
     """
+    given = names(args, QUERY)
+    filters = records.Filters(
+        accounts=_accounts(given, sealer),
+        status=_status(given.get("status")),
+        error_code=number("errorCode", given.get("errorCode"), 0, 99_999),
+        apikey_hash=None if "key" not in given else hash_of("key", given["key"]),
+        since=instant("since", given.get("since")),
+        until=instant("until", given.get("until")),
+        shown=_shown(given.get("shown")),
+    )
+    limit = number("limit", given.get("limit"), 1, records.PAGE_LIMIT)
+    return filters, given.get("cursor"), records.PAGE if limit is None else limit
+
+
+def selection(given: Mapping[str, object], sealer: Sealer) -> records.Filters:
+    """
+    Read which waiting executions an action is about, out of the fields of a body.
+
+    :raise Refusal: as in `query`.
+    """
+    texts: dict[str, str] = {}
+    for name, value in given.items():
+        if name not in SELECTION:
+            hint = f"known are {', '.join(SELECTION)}"
+            raise Refusal(visible(name), "there is no such filter", hint)
+        if not isinstance(value, str):
+            raise Refusal(name, "is not a text", "give a text, or leave it out")
+        texts[name] = value
+    return records.Filters(
+        accounts=_accounts(texts, sealer),
+        apikey_hash=None if "key" not in texts else hash_of("key", texts["key"]),
+        since=instant("since", texts.get("since")),
+        until=instant("until", texts.get("until")),
+    )
+
+
+def names(args: Mapping[bytes, list[bytes]], known: Collection[str]) -> dict[str, str]:
+    """
+    Read the parameters of a query, each of a known name and given once.
+
+    :raise Refusal: they are not like that.
+    """
     given: dict[str, str] = {}
     for raw, values in args.items():
         name = raw.decode("ascii", "backslashreplace")
-        if name not in QUERY:
-            raise Refusal(name[:64], "there is no such filter", f"known are {', '.join(QUERY)}")
+        if name not in known:
+            hint = f"known are {', '.join(known)}" if known else "there are none"
+            raise Refusal(name[:64] or "query", "there is no such filter", hint)
         if len(values) != 1:
             raise Refusal(name, "is given twice", "give each filter once")
         try:
             given[name] = values[0].decode("utf-8")
         except UnicodeDecodeError:
             raise Refusal(name, "is not UTF-8 text", "encode it as UTF-8") from None
+    return given
+
+
+def json_object(body: bytes, media: str) -> dict[str, object]:
+    """
+    Read a JSON object; an empty body is an empty one.
+
+    :raise Refusal: it is none.
+    """
+    if not body:
+        return {}
+    if media != JSON:
+        raise Refusal("Content-Type", "is not one that is understood here", f"send {JSON}", 415)
+    value = json_value(body, "body", 400)
+    if not isinstance(value, dict):
+        raise Refusal("body", "is not a JSON object", "send an object with the fields", 400)
+    return value
+
+
+def account_of(name: str, sealer: Sealer) -> str:
+    """
+    The hash of an account that is named by its hash or by its subdomain.
+
+    No subdomain is as long as a hash, so neither passes for the other.
+
+    :raise Refusal: it is neither.
+    """
+    if _HASH.fullmatch(name):
+        return name
+    try:
+        return sealer.account(label(name))
+    except Refusal:
+        remedy = "give its subdomain, or 64 hex digits"
+        raise Refusal("account", "is no account", remedy) from None
+
+
+def hash_of(name: str, text: str) -> str:
+    """
+    Make sure that a text is the hash of an account or of a key.
+
+    :raise Refusal: it is none.
+    """
+    if _HASH.fullmatch(text) is None:
+        raise Refusal(name, f"is no {name}'s hash", "give 64 hex digits")
+    return text
+
+
+def trace(headers: Headers) -> str | None:
+    """
+    Read the caller's place in a trace; one that is not valid is as good as none.
+    """
+    given = headers.getRawHeaders(b"traceparent") or []
+    return traceparent(given[0].decode("latin-1")) if len(given) == 1 else None
+
+
+def _accounts(given: Mapping[str, str], sealer: Sealer) -> tuple[str, ...] | None:
+    if not given.keys() & {"subdomain", "account"}:
+        return None
     if not re.fullmatch("[0-9a-f]{64}", given.get("account", "0" * 64)):
         raise Refusal("account", "is no account's hash", "give 64 hex digits, or its subdomain")
     accounts = tuple(
@@ -122,17 +230,14 @@ def query(
         )
         if account is not None
     )
-    if len(set(accounts)) > 1:
-        accounts = ()  # two different accounts: nothing is of both
-    filters = records.Filters(
-        accounts=accounts if "subdomain" in given or "account" in given else None,
-        status=_status(given.get("status")),
-        error_code=_number("errorCode", given.get("errorCode"), 0, 99_999),
-        since=_instant("since", given.get("since")),
-        until=_instant("until", given.get("until")),
-    )
-    limit = _number("limit", given.get("limit"), 1, records.PAGE_LIMIT)
-    return filters, given.get("cursor"), records.PAGE if limit is None else limit
+    # Two different accounts: nothing is of both.
+    return () if len(set(accounts)) > 1 else accounts
+
+
+def _shown(text: str | None) -> str | None:
+    if text is None or text in SHOWN:
+        return text
+    raise Refusal("shown", "is no word for a state", f"give one of {', '.join(SHOWN)}")
 
 
 def _status(text: str | None) -> str | None:
@@ -142,15 +247,25 @@ def _status(text: str | None) -> str | None:
     raise Refusal("status", "is no status", f"give one of {', '.join(known)}")
 
 
-def _number(name: str, text: str | None, low: int, high: int) -> int | None:
+def number(name: str, text: str | None, low: int, high: int) -> int | None:
+    """
+    Read a whole number of a range; None: it was not given.
+
+    :raise Refusal: it is none.
+    """
     if text is None:
         return None
-    if text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high:
+    if text.isascii() and text.isdigit() and len(text) < 19 and low <= int(text) <= high:
         return int(text)
     raise Refusal(name, "is not a number in range", f"give {low} to {high}")
 
 
-def _instant(name: str, text: str | None) -> float | None:
+def instant(name: str, text: str | None) -> float | None:
+    """
+    Read an instant; None: it was not given.
+
+    :raise Refusal: it is none.
+    """
     try:
         return None if text is None else records.instant_given(text)
     except ValueError as error:

@@ -9,16 +9,18 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from crq import configfile, migrations, records, schema
+from crq import configfile, heartbeat, migrations, records, schema
 from crq.cli import main
 from crq.database import Database
 from crq.model import Status
+from crq.pulse import Beat
 from crq.sealing import same_secret
 from tests.servers import free_port
 
@@ -67,6 +69,16 @@ class Home:
             *("submit", str(self.source), "--subdomain", subdomain),
             *("--apikey-file", str(self.key), *words),
         )
+
+    def alive(self) -> None:
+        """
+        Say what a drainer that ticks would say.
+        """
+        connection = self.database.connect()
+        now = time.time()
+        beat = Beat("d1", now - 60, now, 0.1)
+        self.database.transact(connection, heartbeat.write, beat)
+        connection.close()
 
     @property
     def database(self) -> Database:
@@ -295,6 +307,7 @@ def test_stored_text_cannot_paint_the_terminal(home: Home) -> None:
     """
     home.source.write_text(f"# {EVIL[:-4]}\n")
     home.submit("--identifier", EVIL)
+    home.alive()
     for text in (home.ok("logs"), home.ok("show", "1"), home.ok("status")):
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -344,8 +357,12 @@ def test_cancel_only_what_waits(home: Home) -> None:
 
 def test_status_without_a_daemon(home: Home) -> None:
     """
-    Idle, then flowing, then gated by what the gates' store says; never a need for the daemon.
+    Degraded while no drainer has reported (exit code 5); else idle, then flowing, then gated by
+    what the gates' store says; never a need for the daemon itself.
     """
+    result = home.run("status", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"]) == (5, "degraded")
+    home.alive()
     assert home.read("status")["verdict"] == "idle"
     home.submit()
     shown = home.read("status")
@@ -377,13 +394,16 @@ def test_status_of_a_stalled_queue_answers_no(home: Home) -> None:
 
 def test_status_without_its_gates(home: Home) -> None:
     """
-    A store of gates that does not answer is said, and hides nothing else.
+    A store of gates that does not answer is said, and hides nothing else: degraded.
     """
     home.submit()
+    home.alive()
     gates = ("--set", "gates.backend=memcached", "--set", f"gates.servers=127.0.0.1:{free_port()}")
-    shown = json.loads(home.ok(*gates, "status", "--json"))
+    result = home.run(*gates, "status", "--json")
+    shown = json.loads(result.stdout)
+    assert (result.exit_code, shown["verdict"]) == (5, "degraded")
     assert (shown["gatesReachable"], shown["depth"]) == (False, 1)
-    assert "does not answer" in home.ok(*gates, "status")
+    assert "does not answer" in home.run(*gates, "status").stdout
 
 
 def test_database_that_is_not_there(home: Home) -> None:

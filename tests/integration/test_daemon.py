@@ -256,7 +256,8 @@ def test_a_daemon_without_its_database_waits_for_it(tmp_path: Path) -> None:
             assert status == 503, body
             server.start()
             until(lambda: installation.get("/health/ready")[0] == 200, "does not recover")
-            assert installation.log("daemon").count("tick failed") == 1
+            assert installation.log("daemon").count("[database_away]") == 1
+            assert "Traceback" not in installation.log("daemon")
 
 
 @pytest.mark.slow
@@ -342,7 +343,8 @@ def test_hanging_up_is_not_waiting_for_ever(small: Installation) -> None:
         os.kill(pid, signal.SIGTERM)
         assert small.stop("daemon") == -signal.SIGTERM
         assert time.monotonic() - begun < 5
-        assert states(small) == {"claimed": 1}
+        # Not begun: still claimed, or put back while the process ended.
+        assert states(small) in ({"claimed": 1}, {"queued": 1})
     finally:
         silent.close()
 

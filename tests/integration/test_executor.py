@@ -163,7 +163,8 @@ def test_an_execution_runs_and_says_so(box: Box) -> None:
     assert row["queued_at"] <= row["claimed_at"] <= row["started_at"] <= row["finished_at"]
     assert box.api.calls[-1].key == KEY
     assert not box.held(claimed)
-    assert box.ask("GET", "/health") == (200, {"status": "ok"})
+    status, answer = box.ask("GET", "/health")
+    assert (status, answer["status"], answer["liveness"]) == (200, "ok", "lock")
 
 
 def test_text_of_any_script_comes_through(box: Box) -> None:

@@ -158,6 +158,20 @@ def test_a_lock_that_was_lost_is_taken_again(mariadb: MariaDB, tmp_path: Path) -
     assert held(locks) == frozenset()
 
 
+def test_a_lock_that_was_lost_is_back_after_one_look(
+    mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The look that finds a lock lost takes it again: it does not wait for the next one.
+    """
+    monkeypatch.setattr(liveness, "KEEP_EVERY", 1.0)
+    locks = Liveness(Database(mariadb.create_database("liveness")), tmp_path)
+    with locks.hold(7):
+        first = holders(mariadb)
+        mariadb.execute(f"KILL {first}")
+        eventually(lambda: holders(mariadb) not in (None, first), within=1.8)
+
+
 def test_a_lock_that_is_not_free_yet_is_waited_for(mariadb: MariaDB, tmp_path: Path) -> None:
     """
     A keeper that finds its lock still taken, by a session the server has not given up yet, goes on

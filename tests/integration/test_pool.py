@@ -4,6 +4,7 @@ The daemon's pool over the real reactor and its threads.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
+from twisted.logger import capturedLogs
 
 from crq import schema
 from crq.database import Cursor, Database
@@ -120,4 +122,28 @@ async def test_a_failed_transaction_leaves_nothing(
     with pytest.raises(RuntimeError):
         await pool.transact(lock, True)
     assert await pool.transact(lock, False) == 1
+    pool._pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_was_opened_to_read_alone(tmp_path: Path) -> None:
+    """
+    A connection that could not write is not kept: the next one is opened as the file is then. It
+    is told once, and what asks the database nothing is no sign of its recovery.
+    """
+    database = Database(f"sqlite:///{tmp_path / 'pool.db'}")
+    schema.upgrade(database)
+    pool = Pool(database, reactor)
+
+    def write(txn: Cursor) -> None:
+        txn.execute("UPDATE codeRunner_drain SET epoch = epoch + 1")
+
+    with capturedLogs() as logged:
+        await pool.read(lambda txn: txn.execute("PRAGMA query_only = ON"))
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            await pool.transact(write)
+        assert pool.outage.on
+        assert await pool.compute(sum, [1, 2]) == 3
+        await pool.transact(write)
+    assert [event["action"] for event in logged if "action" in event] == ["database away"]
     pool._pool.close()

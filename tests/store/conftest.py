@@ -18,6 +18,17 @@ TABLES = (
     "codeRunner_executions",
     "codeRunner_jobs",
     "codeRunner_gates",
+    "codeRunner_gate_history",
+    "codeRunner_controls",
+    "codeRunner_tokens",
+    "codeRunner_audit",
+    "codeRunner_series",
+    "codeRunner_drainers",
+    "automations",
+    "automation_runs",
+    "automation_run_items",
+    "automation_audit",
+    "automation_tenants",
 )
 
 

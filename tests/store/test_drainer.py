@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from twisted.internet import defer
 from twisted.internet.defer import Deferred
-from twisted.logger import LogEvent, capturedLogs
+from twisted.logger import LogEvent, LogLevel, capturedLogs
 from twisted.python.failure import Failure
 
 from crq import executions
@@ -21,6 +21,7 @@ from crq.database import CommitUnknown, Database
 from crq.liveness import GRACE
 from crq.messages import Answered, Lost, NotSent, Outcome
 from crq.model import Limits, Reason, Status
+from crq.pool import QUIET
 from crq.sealing import NONCE_TTL
 from tests import rows
 from tests.house import Clocks, House
@@ -433,19 +434,22 @@ def test_the_loop_survives_any_tick(
         error = pymysql.err.OperationalError(2003, "Can't connect")
         if house.database.dialect == "sqlite":
             error = sqlite3.OperationalError("unable to open database file")
-    read = house.pool.read
-    monkeypatch.setattr(house.pool, "read", lambda *_: defer.fail(error))
-    house.clocks.go(5)
+    told = ["tick failed", "recovered"] if fault == "ours" else ["database away", "database back"]
+    with monkeypatch.context() as patch:
+        patch.setattr(house.pool, "_on_thread", lambda *_, **__: defer.fail(error))
+        house.clocks.go(5)
     assert house.pulse.last_error is not None
     assert str(error) in house.pulse.last_error
-    assert actions(logged, "tick failed", "recovered") == ["tick failed"]
-    monkeypatch.setattr(house.pool, "read", read)
+    warned = [event for event in logged if event["log_level"] >= LogLevel.warn]
+    assert [event["action"] for event in warned] == told[:1]
+    assert ("log_failure" in warned[0]) == (fault == "ours")
     house.admit()
     house.clocks.go(1)
     assert house.executor.order == [1]
     assert house.pulse.last_error is None
     assert house.pulse.last_good_tick == house.clocks.wall()
-    assert actions(logged, "tick failed", "recovered") == ["tick failed", "recovered"]
+    house.clocks.go(QUIET)
+    assert actions(logged, *told) == told
 
 
 def test_ticks_never_overlap(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

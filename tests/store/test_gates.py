@@ -370,7 +370,7 @@ class TestMemcachedGates(Contract):
         store.close(A, NOW + 10, NOW)
         for meanwhile in ("set", "delete"):
             other = MemcachedGates([_address(memcached)], PREFIX, TIMEOUT)
-            client, gets = store._client, store._client.gets
+            client, gets = _client(store), _client(store).gets
             longer = NOW + 3600 if meanwhile == "set" else NOW + 60
 
             def overtaken(
@@ -397,7 +397,7 @@ class TestMemcachedGates(Contract):
         The number of attempts is bounded, and a gate that was not written is never reported.
         """
         attempts: list[str] = []
-        store._client.add = lambda name, **_: attempts.append(name)
+        _client(store).add = lambda name, **_: attempts.append(name)
         with pytest.raises(GatesUnreachable, match="others changed"):
             store.close(A, NOW + 60, NOW)
         assert len(attempts) == CLOSE_ATTEMPTS
@@ -422,32 +422,52 @@ class TestMemcachedGates(Contract):
             store.disconnect()
 
 
-def test_several_servers_share_the_keys() -> None:
+def test_each_of_several_servers_has_every_gate() -> None:
     """
-    With two servers each has some of the keys; one that is away is an outage, said each time and
-    at once, and over with its return.
+    Whichever of two servers a PHP client takes for a key, it finds our gate there and we find its;
+    the longer one counts.
     """
-    keys = [f"{number:064x}" for number in range(20)]
+    with Memcached() as first, Memcached() as second:
+        store, php, other_php = _gates(first, second), _gates(first), _gates(second)
+        store.close(A, NOW + 60, NOW)
+        for each in (php, other_php):
+            assert each.read([A], NOW).closed == {A: NOW + 60}
+        php.close(A, NOW + 90, NOW)
+        other_php.close(B, NOW + 30, NOW)
+        assert store.read([A, B, C], NOW).closed == {A: NOW + 90, B: NOW + 30}
+        assert store.close(A, NOW + 70, NOW) == NOW + 90
+        store.open(A)
+        assert store.read([A, B], NOW).closed == {B: NOW + 30}
+        for each in (store, php, other_php):
+            each.disconnect()
+
+
+def test_one_of_several_servers_away_is_an_outage_that_tells_what_was_seen() -> None:
+    """
+    A key may be closed on the one that is away; what the other one says is told all the same, and
+    a write goes as far as it can.
+    """
     with Memcached() as first, Memcached() as second:
         store = _gates(first, second)
-        for key in keys:
-            store.close(key, NOW + 60, NOW)
-        assert len(store.read(keys, NOW).closed) == 20
-        second.kill()
-        for _ in range(5):
-            with pytest.raises(GatesUnreachable):
-                store.read(keys, NOW)
-        second.start()
-        left = store.read(keys, NOW).closed
-        assert 0 < len(left) < 20
-        for key in keys:
-            store.close(key, NOW + 60, NOW)
-        assert len(store.read(keys, NOW).closed) == 20
+        store.close(A, NOW + 60, NOW)
+        first.kill()
+        for _ in range(3):
+            with pytest.raises(GatesUnreachable) as outage:
+                store.read([A, B], NOW)
+            assert outage.value.seen == GateReading({A: NOW + 60})
+        with pytest.raises(GatesUnreachable):
+            store.close(B, NOW + 60, NOW)
+        first.start()
+        assert store.read([A, B], NOW).closed == {A: NOW + 60, B: NOW + 60}
         store.disconnect()
 
 
 def _gates(*servers: Memcached) -> MemcachedGates:
     return MemcachedGates([_address(server) for server in servers], PREFIX, TIMEOUT)
+
+
+def _client(store: MemcachedGates) -> Any:
+    return store._servers[0].client
 
 
 def _address(server: Memcached) -> str:

@@ -1,6 +1,7 @@
 """
 The invariants, over random histories on the real store: admissions, gates, answers that come, come
-late or never, workers that die, a daemon that is killed, clocks that are stepped.
+late or never, workers that die, a daemon that is killed, clocks that are stepped, and operators who
+pause, cap, cancel, start one and settle.
 """
 
 from __future__ import annotations
@@ -20,19 +21,23 @@ from hypothesis.stateful import (
 )
 from twisted.internet.defer import Deferred
 
-from crq import executions
+from crq import actions, controls, executions
+from crq.actions import By
 from crq.config import ReaperOptions
 from crq.database import Cursor, Database
 from crq.messages import Admitted, Answered, Lost, NotSent, Outcome, Rejected
-from crq.model import Claimed, Limits, Status
+from crq.model import Claimed, Controls, Lane, Limits, Status
 from crq.reaper import Reaper
+from crq.records import Filters
 from crq.sealing import Sealer
+from crq.submissions import Refusal
 from tests import rows
 from tests.house import SUCCESS, Clocks, House, PlayedExecutor, PlayedLiveness
 
 LIMITS = Limits(in_flight=3, per_account=2, queued_per_account=4, queued_total=7)
 ACCOUNTS = st.sampled_from(["acme", "bravo", "carla"])
 KEYS = st.sampled_from(["k1", "k2"])
+CEILING = 4  # the highest cap that operators set
 ROW = (
     "execution_id, subdomain_hash, apikey_hash, status, error_code, queued_at, claimed_at,"
     " started_at, finished_at, nonce_hash"
@@ -50,8 +55,8 @@ class Queue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         connection = self.database.connect()
-        for table in ("codeRunner_executions", "codeRunner_jobs", "codeRunner_gates"):
-            connection.cursor().execute(f"DELETE FROM {table}")
+        for table in ("executions", "jobs", "gates", "controls", "audit"):
+            connection.cursor().execute(f"DELETE FROM codeRunner_{table}")
         connection.close()
         self.clocks = Clocks()
         self.executor = PlayedExecutor(self.database, self.clocks, begin_at_once=False)
@@ -61,6 +66,8 @@ class Queue(RuleBasedStateMachine):
         self.accepted: set[int] = set()
         self.refused = 0
         self.stale: list[Claimed] = []
+        self.asked: set[int] = set()
+        self.highest = {"total": LIMITS.in_flight, "account": LIMITS.per_account}
 
     @initialize()
     def start(self) -> None:
@@ -177,7 +184,7 @@ class Queue(RuleBasedStateMachine):
             ReaperOptions(),
             self.clocks,
             self.clocks.wall,
-            PlayedLiveness(self.database, self.executor),
+            PlayedLiveness.of(self.executor),
         )
         done = reaper.run_once()
         try:
@@ -187,15 +194,106 @@ class Queue(RuleBasedStateMachine):
         else:
             raise AssertionError("the janitor waits for something")
 
+    # -- what operators do
+
+    def operate(self, function: Any, *args: Any) -> Any:
+        """
+        Do one action; what it refuses changes nothing.
+        """
+        by = By("token:ops", self.clocks.wall())
+
+        def act(txn: Cursor) -> Any:
+            try:
+                return function(txn, *args, by)
+            except Refusal:
+                return None
+
+        return self.database.transact(self.executor.connection, act)
+
+    def set_(self) -> Controls:
+        """
+        What they have set.
+        """
+        return self.database.read(self.executor.connection, controls.read)
+
+    @rule(scope=st.sampled_from(["all", "acme", "k1", "drain"]), on=st.booleans())
+    def an_operator_pauses_or_resumes(self, scope: str, on: bool) -> None:
+        if scope == "drain":
+            self.operate(actions.drain if on else actions.end_drain)
+            return
+        kind, name = {
+            "all": ("all", ""),
+            "acme": ("account", SEALER.account("acme")),
+            "k1": ("key", SEALER.key("k1")),
+        }[scope]
+        self.operate(actions.pause if on else actions.resume, kind, name)
+
+    @rule(account=st.none() | ACCOUNTS, cap=st.none() | st.integers(1, CEILING))
+    def an_operator_sets_a_cap(self, account: str | None, cap: int | None) -> None:
+        name = None if account is None else SEALER.account(account)
+        if cap is None:
+            self.operate(actions.uncap, name)
+            return
+        self.operate(actions.cap, name, cap, LIMITS, CEILING)
+        which = "total" if account is None else "account"
+        self.highest[which] = max(self.highest[which], cap)
+
+    def queued(self) -> list[int]:
+        return [row["execution_id"] for row in self.rows() if row["status"] == "queued"]
+
+    @precondition(lambda self: self.queued())
+    @rule(data=st.data())
+    def an_operator_cancels_one(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.queued()))
+        done = self.operate(actions.cancel, number)
+        assert done is not None
+        assert done.changed
+
+    @rule(account=ACCOUNTS)
+    def an_operator_cancels_all_of_an_account(self, account: str) -> None:
+        name = SEALER.account(account)
+        self.operate(actions.cancel_some, Filters(accounts=(name,)), 99)
+        left = [row for row in self.rows() if self.lane(row)[0] == name]
+        assert all(row["status"] != "queued" for row in left)
+
+    @precondition(lambda self: self.queued())
+    @rule(data=st.data())
+    def an_operator_starts_one(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.queued()))
+        if self.operate(actions.run_one, number) is not None:
+            self.asked.add(number)
+
+    @rule(outcome=st.sampled_from(["success", "failed"]))
+    def an_operator_settles(self, outcome: str) -> None:
+        for row in self.rows():
+            before = (row["status"], row["error_code"])
+            done = self.operate(actions.settle, row["execution_id"], outcome, None)
+            if done is not None and done.changed:
+                assert before == ("failed", 303)
+                assert row["started_at"] is not None
+
     # -- what must hold
 
     def check_claim(self, claimed: tuple[Claimed, ...]) -> tuple[Claimed, ...]:
         """
-        At the instant of a claim: I5 and I6. The tick would swallow a failure: it is kept.
+        At the instant of a claim: I4, I5 and I6, under what operators have set. The tick would
+        swallow a failure: it is kept.
         """
         closed = self.house.gates.closed(self.clocks.wall())
         everything = {row["execution_id"]: row for row in self.rows()}
+        set_ = self.set_()
+        if claimed:
+            self.check_caps(set_.over(LIMITS), everything)
         for one in claimed:
+            asked = one.execution_id in self.asked
+            held = set_.pause_of(one.lane)
+            if held == "drain" or (held is not None and not asked):
+                self.violations.append(f"{one} claimed although {held} is paused")
+            if asked:
+                self.asked.discard(one.execution_id)
+                if one.lane.apikey_hash in closed:
+                    self.violations.append(f"I5: {one} claimed behind a closed gate")
+                continue  # whoever was asked for may overtake
             if one.lane.apikey_hash in closed:
                 self.violations.append(f"I5: {one} claimed behind a closed gate")
             mine = everything[one.execution_id]
@@ -207,6 +305,22 @@ class Queue(RuleBasedStateMachine):
                 and self.age(row) < self.age(mine)
             ]
         return claimed
+
+    def check_caps(self, caps: Limits, everything: dict[int, dict[str, Any]]) -> None:
+        """
+        After a claim that took something, what is in flight fits under the caps in force.
+        """
+        flying = [
+            row["subdomain_hash"]
+            for row in everything.values()
+            if row["status"] in ("claimed", "running")
+        ]
+        if len(flying) > caps.in_flight:
+            self.violations.append(f"I4: {len(flying)} in flight, {caps.in_flight} may be")
+        for account in set(flying):
+            # Those that ran before a cap was lowered still run.
+            if flying.count(account) > max(caps.of(account), LIMITS.per_account, CEILING):
+                self.violations.append(f"I4: {flying.count(account)} in flight of {account}")
 
     @invariant()
     def no_claim_was_wrong(self) -> None:
@@ -239,10 +353,11 @@ class Queue(RuleBasedStateMachine):
             elif status == "failed":
                 assert have == {"queued_at", "claimed_at", "finished_at"}, row
             else:
-                assert (status, have) == ("rejected", {"queued_at", "finished_at"}), row
+                assert status in ("rejected", "cancelled"), row
+                assert have == {"queued_at", "finished_at"}, row
             instants = [row[n] for n in ("queued_at", "claimed_at", "started_at", "finished_at")]
             known = [instant for instant in instants if instant is not None]
-            assert status in ("rejected",) or known == sorted(known), row
+            assert status == "rejected" or known == sorted(known), row
 
     @invariant()
     def nothing_starts_twice(self) -> None:
@@ -269,16 +384,19 @@ class Queue(RuleBasedStateMachine):
         I4, counted at the executor.
         """
         most = dict(self.executor.most)
-        assert most.pop("total", 0) <= LIMITS.in_flight
-        assert all(count <= LIMITS.per_account for count in most.values())
+        assert most.pop("total", 0) <= self.highest["total"]
+        assert all(count <= self.highest["account"] for count in most.values())
 
     @rule()
     def no_startable_row_waits(self) -> None:
         """
         I6, second half: after a tick with nothing in the way, no row that could start is left.
         """
-        self.house.drainer.wake()
+        for _ in range(2):  # the first may find that somebody it was asked to start waits no more
+            self.house.drainer.wake()
         dispatcher, now = self.house.drainer.dispatcher, self.clocks.wall()
+        set_ = self.set_()
+        caps = set_.over(LIMITS)
         if self.executor.refuse is not None or dispatcher.back_off.failures:
             return
         if self.house.gates.half_open or dispatcher.back_off.left(self.clocks.seconds()):
@@ -291,15 +409,16 @@ class Queue(RuleBasedStateMachine):
             for row in self.rows()
             if row["status"] in ("claimed", "running")
         }
-        if len(flights) >= LIMITS.in_flight:
+        if len(flights) >= caps.in_flight:
             return
         accounts = [
             flight.lane.subdomain_hash if not isinstance(flight, dict) else flight["subdomain_hash"]
             for flight in flights.values()
         ]
         for row in self.rows():
-            if row["status"] == "queued" and row["apikey_hash"] not in closed:
-                full = accounts.count(row["subdomain_hash"]) >= LIMITS.per_account
+            paused = set_.pause_of(Lane(*self.lane(row))) is not None
+            if row["status"] == "queued" and row["apikey_hash"] not in closed and not paused:
+                full = accounts.count(row["subdomain_hash"]) >= caps.of(row["subdomain_hash"])
                 assert full, "I6: a startable row waits while a slot is free"
 
     # -- the end
@@ -309,6 +428,11 @@ class Queue(RuleBasedStateMachine):
         Left alone with a working executor, everything accepted comes to an end (I3).
         """
         self.executor.refuse = None
+        self.operate(actions.end_drain)
+        for kind, name in (
+            *(("all", ""), ("account", SEALER.account("acme")), ("key", SEALER.key("k1"))),
+        ):
+            self.operate(actions.resume, kind, name)
         self.clocks.step = max(self.clocks.step, rows.NOON) + 50 * 3600  # past every gate
         for _ in range(30):
             for number in list(self.executor.arrived):

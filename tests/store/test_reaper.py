@@ -15,7 +15,7 @@ from crq import executions
 from crq.config import ReaperOptions
 from crq.database import Cursor, Database
 from crq.instants import instant_text
-from crq.reaper import DAY, Reaper
+from crq.reaper import DAY, PAUSE, Reaper
 from tests import rows
 from tests.house import House, PlayedLiveness
 from tests.rows import NOON
@@ -34,13 +34,15 @@ def house(database: Database) -> Iterator[House]:
 
 
 def janitor(house: House, trusted: bool = True, **options: Any) -> Reaper:
-    liveness = PlayedLiveness(house.database, house.executor) if trusted else None
+    liveness = PlayedLiveness.of(house.executor) if trusted else None
     return Reaper(house.pool, ReaperOptions(**options), house.clocks, house.clocks.wall, liveness)
 
 
 def rounds(reaper: Reaper) -> dict[str, int]:
     counts: list[dict[str, int]] = []
     Deferred.fromCoroutine(reaper.run_once()).addCallback(counts.append)
+    while not counts and reaper.clock.getDelayedCalls():
+        reaper.clock.advance(PAUSE)  # type: ignore[attr-defined]
     return counts[0]
 
 
@@ -153,11 +155,39 @@ def test_purge_goes_batch_by_batch(house: House, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(house.pool, "transact", cut_off)
     failures: list[Any] = []
     Deferred.fromCoroutine(reaper.run_once()).addErrback(failures.append)
+    house.clocks.advance(PAUSE)
     assert len(failures) == 1
     assert house.statuses() == {"success": 15}
     monkeypatch.undo()
     assert rounds(reaper)["purged"] == 15
     assert house.statuses() == {}
+
+
+def test_one_part_that_fails_keeps_nobody_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    When keys cannot be wiped, overdue rows are closed and old ones purged all the same; the round
+    has failed.
+    """
+    finished(house.database, house.pool.connection, 3)
+    house.clocks.advance(93 * DAY)
+    number = running(house)
+    house.executor.alive.clear()
+    house.clocks.advance(16 * MINUTE)
+    transact: Callable[..., Deferred[Any]] = house.pool.transact
+
+    def locked(function: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
+        if function is executions.scrub:
+            return defer.fail(RuntimeError("locked"))
+        return transact(function, *args, **kwargs)
+
+    monkeypatch.setattr(house.pool, "transact", locked)
+    failures: list[Any] = []
+    Deferred.fromCoroutine(janitor(house).run_once()).addErrback(failures.append)
+    assert [failure.value.args for failure in failures] == [("locked",)]
+    assert house.status(number) == "failed"
+    assert house.statuses() == {"failed": 1}
 
 
 def test_the_rounds_survive_a_fault(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

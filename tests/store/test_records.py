@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from crq import executions, records, status
+from crq import executions, heartbeat, records, status
 from crq.database import Cursor, Database
 from crq.instants import instant_text
 from crq.messages import Outcome
 from crq.model import GateReading, Status
+from crq.pulse import Beat
 from crq.records import Filters, Page
 from crq.recordvalues import Record
 from crq.verdict import Verdict
@@ -283,6 +284,7 @@ def test_report_out_of_the_database(database: Database, connection: Any) -> None
     for at, account in ((NOON, "acme"), (NOON + 1, "acme"), (NOON + 2, "other")):
         rows.admit(database, connection, account, account, at=at)
     rows.claim(database, connection, at=NOON + 3, gates={SEALER.key("other"): NOON + 60})
+    database.transact(connection, heartbeat.write, Beat("d1", NOON, NOON + 3, 0.1))
     reading = database.read(connection, status.read)
     assert reading.keys == tuple(sorted((SEALER.key("acme"), SEALER.key("other"))))
     gates = GateReading({SEALER.key("other"): NOON + 60})

@@ -27,7 +27,9 @@ def empty(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callab
 
     def make(name: str) -> Database:
         if engine == "sqlite":
-            return Database(f"sqlite:///{tmp_path / name}.db")
+            path = tmp_path / f"{name}.db"
+            path.touch()
+            return Database(f"sqlite:///{path}")
         server: MariaDB = request.getfixturevalue("mariadb")
         server.create_database(name)
         return Database(server.url_socket(name))

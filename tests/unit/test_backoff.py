@@ -38,6 +38,16 @@ class BackOffTests(SynchronousTestCase):
         self.assertFalse(back_off.succeeded(TWO))
         self.assertEqual(back_off.left(now), 0)
 
+    def test_a_pause_that_was_asked_for(self) -> None:
+        """
+        The executor's own word replaces the pause that would have followed, and counts as one.
+        """
+        back_off = BackOff()
+        self.assertEqual(back_off.failed(ONE, 0.0, 20.0), 20)
+        self.assertEqual(back_off.left(19.5), 0.5)
+        self.assertEqual(back_off.failed(ONE, 20.0), 1)
+        self.assertEqual(back_off.failed(ONE, 21.0, 5.0), 5)
+
     def test_the_next_try_is_another_lanes(self) -> None:
         """
         When the pause is over the lane that failed waits a little longer than the others, and its

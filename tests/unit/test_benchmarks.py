@@ -75,7 +75,8 @@ class CommandLine(SynchronousTestCase):
         Without a name each benchmark is listed with what it measures.
         """
         listed = CliRunner().invoke(command_line.main, []).output.splitlines()
-        self.assertEqual([line.split()[0] for line in listed], [*command_line.BENCHMARKS, "all"])
+        names = [*command_line.BENCHMARKS, "all", *command_line.PROOFS]
+        self.assertEqual([line.split()[0] for line in listed], names)
         self.assertTrue(all(len(line.split()) > 3 for line in listed))
 
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cryptography.fernet import Fernet
 from twisted.trial.unittest import SynchronousTestCase
 
 from crq.config import Config
 from crq.configfile import ConfigError, build, load
+from crq.sealing import sha256_hex
 
 
 class ConfigTests(SynchronousTestCase):
@@ -138,3 +140,24 @@ class ConfigTests(SynchronousTestCase):
             with self.assertRaisesRegex(ValueError, f"^{told}") as caught:
                 build({"secrets": secrets}).sealer()
             self.assertNotIn("nonsense", str(caught.exception))
+
+    def test_the_hash_of_a_key_is_the_php_sides_choice(self) -> None:
+        """
+        Salted unless PHP cannot know the salt; accounts are salted in any case.
+        """
+        secrets = {"salt": "pepper", "seal_keys": Fernet.generate_key().decode("ascii")}
+        salted = build({"secrets": secrets}).sealer()
+        plain = build({"secrets": secrets, "gates": {"key_hash": "plain"}}).sealer()
+        self.assertEqual(salted.key("k"), sha256_hex("pepperk"))
+        self.assertEqual(plain.key("k"), sha256_hex("k"))
+        self.assertEqual(plain.account("acme"), salted.account("acme"))
+        with self.assertRaisesRegex(ConfigError, "gates.key_hash: 'md5' is not one of"):
+            build({"gates": {"key_hash": "md5"}})
+
+    def test_waits_have_bounds(self) -> None:
+        """
+        A shortest wait of nothing would be a tight loop.
+        """
+        for name, value in (("shortest_wait", 0), ("margin", -1.0), ("margin", 601.0)):
+            with self.assertRaisesRegex(ConfigError, f"gates.{name}: .* is out of range"):
+                build({"gates": {name: value}})

@@ -12,9 +12,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from crq.config import ApiOptions
+from crq.config import ApiOptions, GateOptions
 from crq.executor import api as module
-from crq.executor.api import API_LIMIT, Access, ApiClient
+from crq.executor.api import API_LIMIT, Access, ApiClient, Refusal
 from crq.gates import GatesUnreachable
 from crq.interfaces import IGateStore
 from crq.script import CallFailed
@@ -348,6 +348,45 @@ class LadderTests(ApiCase):
             logged.output,
             ["ERROR:crq.executor:gate of key abababab not closed: GatesUnreachable"],
         )
+
+    def test_each_refusal_is_told(self) -> None:
+        """
+        The history learns of every 429 with what the API said, whether or not the store took it;
+        a 401 and a row without a key are no news.
+        """
+        told: list[Refusal] = []
+        client = self.client()
+        client.refused = told.append
+        self.gates.fail = lambda: GatesUnreachable("refused")
+        self.server.answer(limited("10"), limited(None), Answer())
+        with self.assertLogs("crq.executor", "ERROR"):
+            client.send("GET", "/cards")
+        self.assertEqual(
+            told,
+            [
+                Refusal(HASH, NOON + 15, NOON, "10"),
+                Refusal(HASH, NOON + 15 + 65, NOON + 15, None),
+            ],
+        )
+        self.server.answer(UNAUTHORIZED)
+        client.send("GET", "/cards")
+        self.assertEqual(len(told), 2)
+        keyless = self.client(key_hash=None)
+        keyless.refused = told.append
+        self.server.answer(limited("10"))
+        keyless.send("GET", "/cards")
+        self.assertEqual(len(told), 2)
+
+    def test_the_waits_are_the_configurations(self) -> None:
+        """
+        Shortest wait and margin hold for the gate and for the wait in the script alike.
+        """
+        client = self.client()
+        client.rules = GateOptions(shortest_wait=2, margin=0.5)
+        self.server.answer(limited("0"))
+        client.send("GET", "/cards")
+        self.assertEqual(self.time.sleeps, [2.5])
+        self.assertEqual(self.gates.closings, [(HASH, NOON + 3, NOON)])
 
     def test_a_row_without_a_key_has_no_gate(self) -> None:
         """

@@ -16,7 +16,7 @@ from crq.configfile import ConfigError
 from crq.executor import app, interpret
 from tests import rows
 from tests.fake_api import Answer, FakeApi
-from tests.rows import SEALER
+from tests.rows import NOON, SEALER
 from tests.workers import LIMITED, READER, TOKEN, DoorCase
 
 
@@ -184,9 +184,12 @@ class DoorTests(DoorCase):
 
     def test_health(self) -> None:
         """
-        Healthy while the database answers and has our schema.
+        Healthy while the database answers and has our schema; what the doctor compares is told.
         """
-        self.assertEqual(self.request("GET", "/health"), (200, {"status": "ok"}))
+        status, answer = self.request("GET", "/health")
+        self.assertEqual((status, answer["status"]), (200, "ok"))
+        self.assertEqual((answer["wall"], answer["liveness"]), (300.0, "lock"))
+        self.assertEqual((answer["gates"], answer["time"]), ("database", NOON))
         self.rows.execute("UPDATE alembic_version SET version_num = '0001'")
         status, answer = self.request("GET", "/health")
         self.assertEqual(status, 503)

@@ -10,13 +10,14 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from crq import executions
+from crq import executions, gatehistory
 from crq.database import CommitUnknown
 from crq.executor import interpret
 from crq.executor.api import ApiClient
 from crq.executor.run import PAUSES
 from crq.liveness import Liveness, LockBusy
 from tests import rows
+from tests.fake_api import Answer, FakeApi
 from tests.rows import NOON
 from tests.workers import DoorCase
 
@@ -313,6 +314,25 @@ class OutcomeTests(DoorCase):
         self.assertEqual(len(message), interpret.MESSAGE_LENGTH)
         self.assertTrue(message.endswith("é…"))
         self.assertEqual(interpret.clean("a\ud800\tb\n\x7f"), "a?\tb\n\x7f")
+
+    def test_a_refusal_goes_into_the_history(self) -> None:
+        """
+        With its cause and its execution; a history that cannot be written ends no script.
+        """
+        with FakeApi() as api:
+            self.app = self.make(base_url=api.url)
+            limit = Answer(429, {}, {"Retry-After": "10\x00"})
+            api.answer(limit, Answer(), limit)
+            claimed = self.claimed("api.get('/a')")
+            self.assertEqual(self.dispatch(claimed)[1]["status"], "success")
+            (closing,) = self.database.read(self.rows, gatehistory.closings)
+            self.assertEqual(closing.execution_id, claimed.execution_id)
+            self.assertEqual(closing.cause, "429, Retry-After: 10\N{REPLACEMENT CHARACTER}")
+            self.rows.execute("DROP TABLE codeRunner_gate_history")
+            with self.assertLogs("crq.executor", "ERROR") as logged:
+                again = self.claimed("api.get('/a')\napi.get('/b')")
+                self.assertEqual(self.dispatch(again)[1]["status"], "success")
+            self.assertIn("history of gates not written: OperationalError", logged.output[0])
 
     def test_the_loop_limit(self) -> None:
         """

@@ -15,7 +15,14 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from crq.gatememory import FORGET_AFTER, PATIENCE, UNREADABLE_FOR, GateMemory
+from crq.gatememory import (
+    FORGET_AFTER,
+    FOUND,
+    FOUND_UNREADABLE,
+    PATIENCE,
+    UNREADABLE_FOR,
+    GateMemory,
+)
 from crq.gates import GatesUnreachable
 from crq.instants import Instant
 from crq.interfaces import IGateStore
@@ -68,9 +75,9 @@ class _Case(SynchronousTestCase):
     def setUp(self) -> None:
         self.store = _Store()
         self.clock = Clock()
-        self.memory = GateMemory(self.store, defer.execute, self.clock)
         self.log: list[tuple[str, str]] = []
         self.patch(GateMemory, "_log", _Log(self.log))
+        self.memory = GateMemory(self.store, defer.execute, self.clock)
 
     def read(self, *keys: str, at: Instant = NOW) -> dict[str, Instant]:
         return dict(self.now(self.memory.read(keys, at)).closed)
@@ -529,3 +536,97 @@ class BoundsTests(_Case):
         self.memory.ended("a")
         self.read("a", at=NOW + 11)
         self.assertEqual(self.memory._known, {})
+
+
+class RestartTests(_Case):
+    """
+    What a process before this one has seen.
+    """
+
+    def test_a_gate_that_passed_meanwhile_is_half_open(self) -> None:
+        """
+        It is not asked again whether it was seen to pass; one of its key goes first.
+        """
+        self.memory.remember({"a": NOW - 5, "b": NOW + 10}, NOW)
+        self.assertEqual(self.memory.half_open, {"a"})
+        self.assertEqual(self.memory.closed(NOW), {"b": NOW + 10})
+        self.assertEqual(self.read("a", "b"), {})  # the store is right: somebody opened b
+        self.assertEqual(self.memory.half_open, {"a", "b"})
+        self.memory.ended("a")
+        self.read("a", "b", at=NOW + 1)
+        self.assertEqual(self.memory.half_open, {"b"})
+
+    def test_what_is_known_already_stays(self) -> None:
+        """
+        The longer gate counts, and what is closed is not made half-open by an older closing.
+        """
+        self.store.gates = {"a": NOW + 60}
+        self.read("a")
+        self.memory.remember({"a": NOW + 10}, NOW)
+        self.assertEqual(self.memory.closed(NOW), {"a": NOW + 60})
+        self.memory.remember({"a": NOW - 10}, NOW)
+        self.assertEqual(self.memory.closed(NOW), {"a": NOW + 60})
+        self.assertEqual(self.memory.half_open, frozenset())
+
+    def test_a_restart_during_an_outage(self) -> None:
+        """
+        With the store away, the gates of the history hold until their time.
+        """
+        self.store.away = GatesUnreachable("refused")
+        self.memory.remember({"a": NOW + 60}, NOW)
+        self.assertEqual(self.read("a"), {"a": NOW + 60})
+        self.assertEqual(self.read("a", at=NOW + 60), {})
+        self.assertEqual(self.memory.half_open, {"a"})
+
+
+class NewsTests(_Case):
+    """
+    What the history of gates is told.
+    """
+
+    def test_each_change_is_told_once(self) -> None:
+        """
+        A gate found closed, or closed for longer, and that one has passed; nothing in between.
+        """
+        self.assertEqual(self.memory.news(), ({}, False))
+        self.store.gates = {"a": NOW + 10}
+        self.read("a", "b")
+        self.assertEqual(self.memory.news(), ({"a": (NOW + 10, FOUND)}, False))
+        self.read("a", "b", at=NOW + 1)
+        self.assertEqual(self.memory.news(), ({}, False))
+        self.store.gates = {"a": NOW + 20}
+        self.read("a", at=NOW + 2)
+        self.assertEqual(self.memory.news(), ({"a": (NOW + 20, FOUND)}, False))
+        self.read("a", at=NOW + 20)
+        self.assertEqual(self.memory.news(), ({}, True))
+        self.assertEqual(self.memory.news(), ({}, False))
+
+    def test_garbage_is_told_as_such(self) -> None:
+        """
+        A key that is closed for a value nobody can read has that cause.
+        """
+        self.store.garbage = {"a": "?"}
+        self.read("a")
+        found, _ = self.memory.news()
+        self.assertEqual(found, {"a": (NOW + UNREADABLE_FOR, FOUND_UNREADABLE)})
+
+    def test_a_gate_that_passes_during_an_outage_is_told(self) -> None:
+        """
+        Its time is over, whoever is away.
+        """
+        self.store.gates = {"a": NOW + 10}
+        self.read("a")
+        self.memory.news()
+        self.store.away = GatesUnreachable("refused")
+        self.read("a", at=NOW + 10)
+        self.assertEqual(self.memory.news(), ({}, True))
+
+    def test_what_one_of_several_servers_saw_is_believed(self) -> None:
+        """
+        An outage of some servers closes what the others say is closed, and opens nothing.
+        """
+        self.store.gates = {"a": NOW + 10}
+        self.read("a")
+        self.store.away = GatesUnreachable("refused", seen=GateReading({"b": NOW + 30}))
+        self.assertEqual(self.read("a", "b", at=NOW + 1), {"a": NOW + 10, "b": NOW + 30})
+        self.assertFalse(self.memory.reachable)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from crq import status
 from crq.model import (
+    Controls,
     GateReading,
     Hold,
     InFlight,
@@ -23,7 +25,7 @@ from crq.model import (
     Reason,
     Status,
 )
-from crq.pulse import Pulse
+from crq.pulse import Beat, Pulse
 from crq.records import Depth
 from crq.status import Reading, StatusReport
 from crq.verdict import Verdict, not_ready, stale_after
@@ -113,33 +115,128 @@ class VerdictTests(SynchronousTestCase):
         self.assert_verdict(Verdict.SATURATED, report(reading((A, 1.0), in_flight=full)))
         self.assert_verdict(Verdict.FLOWING, report(reading(in_flight=full)))
 
-    def test_stalled_without_good_ticks(self) -> None:
+    def test_saturated_is_not_gated(self) -> None:
         """
-        A daemon whose ticks fail is stalled, even when nothing waits.
+        Slots do not matter to what waits behind a gate: that it is gated says more.
+        """
+        made = report(reading((A, 1.0), in_flight=(A, A, B, B)), {"key of a": NOW + 1})
+        self.assert_verdict(Verdict.GATED, made)
+
+    def test_degraded_without_good_ticks(self) -> None:
+        """
+        A daemon whose ticks fail is degraded, even when nothing waits; the proof names the drainer.
         """
         for changes in ({"last_good_monotonic": 95.0}, {"last_good_monotonic": None}):
             for read in (reading(), reading((A, 1.0))):
-                self.assert_verdict(Verdict.STALLED, report(read, pulse=pulse(**changes)))
+                made = report(read, pulse=pulse(**changes))
+                self.assert_verdict(Verdict.DEGRADED, made)
+                self.assertEqual(
+                    [(p.kind, p.name) for p in made.proof], [("dependency", "drainer")]
+                )
 
-    def test_stalled_without_an_executor(self) -> None:
+    def test_stalled(self) -> None:
         """
-        While the executor takes no work the queue does not move; with nothing queued that is idle.
+        Something could start, and nothing has for ten seconds; a second less is still in order.
+        """
+        for since, word in ((90.0, Verdict.STALLED), (90.1, Verdict.FLOWING)):
+            made = report(reading((A, 31.0)), pulse=pulse(unstarted_since=since))
+            self.assert_verdict(word, made)
+        # Whatever the drainer thinks: nothing waits, or what waits is held.
+        stuck = pulse(unstarted_since=0.0)
+        self.assert_verdict(Verdict.IDLE, report(reading(), pulse=stuck))
+        gated = report(reading((A, 31.0)), {"key of a": NOW + 1}, pulse=stuck)
+        self.assert_verdict(Verdict.GATED, gated)
+
+    def test_an_executor_that_takes_no_work(self) -> None:
+        """
+        Degraded at once, stalled when it lasts; with nothing queued nobody needs it.
         """
         alarmed = pulse(alarm="refused")
-        self.assert_verdict(Verdict.STALLED, report(reading((A, 1.0)), pulse=alarmed))
+        self.assert_verdict(Verdict.DEGRADED, report(reading((A, 1.0)), pulse=alarmed))
         self.assert_verdict(Verdict.IDLE, report(reading(), pulse=alarmed))
         self.assert_verdict(Verdict.FLOWING, report(reading(in_flight=(A,)), pulse=alarmed))
+        made = report(reading((A, 31.0)), pulse=pulse(alarm="refused", unstarted_since=80.0))
+        self.assert_verdict(Verdict.STALLED, made)
+        self.assertIn("executor", made.because)
+
+    def test_gates_that_do_not_answer(self) -> None:
+        """
+        Degraded while something waits; with nothing queued nobody needs them.
+        """
+        away = pulse(gates_reachable=False)
+        self.assert_verdict(Verdict.DEGRADED, report(reading((A, 1.0)), pulse=away))
+        self.assert_verdict(Verdict.IDLE, report(reading(), pulse=away))
+        made = status.report(
+            *(reading(), GateReading(unreadable={"k": "junk"}), LIMITS, NOW),
+            pulse=pulse(),
+            monotonic=100.0,
+        )
+        self.assert_verdict(Verdict.DEGRADED, made)
+
+    def test_paused_work_is_held_on_purpose(self) -> None:
+        """
+        What an operator has paused is gated, not stalled, and the proof says so.
+        """
+        for controls, scope in (
+            (Controls(everything=True), "all"),
+            (Controls(draining=True), "drain"),
+            (Controls(accounts=frozenset("a")), "account"),
+            (Controls(keys=frozenset(["key of a"])), "key"),
+        ):
+            made = report(evolve(reading((A, 99.0)), controls=controls))
+            self.assert_verdict(Verdict.GATED, made)
+            self.assertEqual([p.detail for p in made.proof], [f"paused: {scope}"])
 
     def test_stalled_as_seen_from_outside(self) -> None:
         """
-        Without a pulse, startable work that nobody starts says it, and gated work does not.
+        With no drainer alive, startable work that waits says it, and gated work does not.
         """
-        old = reading((A, 31.0))
-        self.assert_verdict(Verdict.STALLED, report(old, pulse=None))
-        self.assert_verdict(Verdict.FLOWING, report(reading((A, 29.0)), pulse=None))
-        self.assert_verdict(Verdict.GATED, report(old, {"key of a": NOW + 1}, pulse=None))
-        self.assert_verdict(Verdict.FLOWING, report(reading((A, 31.0), in_flight=(B,)), pulse=None))
-        self.assert_verdict(Verdict.FLOWING, report(old))  # its own daemon ticks well
+        dead: dict[str, Any] = {"beats": (Beat("d1", NOW - 900, NOW - 31, 0.1),)}
+        for old, word in (
+            (reading((A, 10.0)), Verdict.STALLED),
+            (reading((A, 9.0)), Verdict.DEGRADED),
+            (reading(), Verdict.DEGRADED),
+            (evolve(reading((A, 99.0)), last_start=NOW - 9), Verdict.DEGRADED),
+            (evolve(reading((A, 99.0)), last_start=NOW - 10), Verdict.STALLED),
+            (reading((A, 99.0), in_flight=(B,)), Verdict.STALLED),
+            (reading((A, 99.0), in_flight=(A, A)), Verdict.DEGRADED),
+        ):
+            self.assert_verdict(word, report(evolve(old, **dead), pulse=None))
+        gated = report(evolve(reading((A, 99.0)), **dead), {"key of a": NOW + 1}, pulse=None)
+        self.assert_verdict(Verdict.DEGRADED, gated)
+        self.assert_verdict(Verdict.STALLED, report(reading((A, 99.0)), pulse=None))
+
+    def test_a_living_drainer_knows_better(self) -> None:
+        """
+        Seen from outside, what its beat says about starts counts: a gate may just have opened.
+        """
+        old = reading((A, 3600.0))
+        for unstarted, word in (
+            (None, Verdict.FLOWING),
+            (9.9, Verdict.FLOWING),
+            (10.0, Verdict.STALLED),
+        ):
+            beat = Beat("d1", NOW - 900, NOW - 29, 0.1, unstarted)
+            self.assert_verdict(word, report(evolve(old, beats=(beat,)), pulse=None))
+        both = (Beat("d1", NOW, NOW, 0.1, 60.0), Beat("d2", NOW, NOW, 0.1, None))
+        self.assert_verdict(Verdict.FLOWING, report(evolve(old, beats=both), pulse=None))
+
+    def test_a_beat_of_the_future_is_not_believed(self) -> None:
+        """
+        After the wall clock was stepped back, a dead drainer does not look alive for an hour.
+        """
+        beat = Beat("d1", NOW, NOW + 3600, 0.1)
+        made = report(evolve(reading(), beats=(beat,)), pulse=None)
+        self.assert_verdict(Verdict.DEGRADED, made)
+
+    def test_one_dead_drainer_of_two(self) -> None:
+        """
+        Work flows, and that one of the drainers is gone is said by its name.
+        """
+        beats = (Beat("d1", NOW, NOW, 0.1), Beat("d2", NOW, NOW - 60, 0.1))
+        made = report(evolve(reading(in_flight=(A,)), beats=beats), pulse=None)
+        self.assert_verdict(Verdict.DEGRADED, made)
+        self.assertIn("d2", made.because)
 
 
 class ReadinessTests(SynchronousTestCase):
@@ -215,6 +312,7 @@ class ReportTests(SynchronousTestCase):
         limited = made.limited_to({"a"})
         text = json.dumps(status.as_json(limited))
         self.assertNotIn("sesame", text)
+        self.assertEqual((limited.drainers, limited.startable, limited.last_start), ((), (), None))
         self.assertNotIn("key of b", text)
         self.assertNotIn('"b"', text)
         self.assertEqual((limited.depth, limited.in_flight), (3, 0))

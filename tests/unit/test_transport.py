@@ -30,7 +30,7 @@ from zope.interface.verify import verifyObject
 from crq.config import Config, ExecutorOptions
 from crq.interfaces import ITransport
 from crq.messages import Answered, DispatchResult, Lost, NotSent, Outcome
-from crq.model import Claimed, Lane, Status
+from crq.model import Claimed, Lane, Limits, Status
 from crq.transport import IDLE_FOR, Transport
 
 DEADLINE = 330.0
@@ -193,6 +193,23 @@ class RequestTests(_Case):
         assert isinstance(results[2], Answered)
         self.assertEqual(results[2].http_status, 302)
         self.assertEqual(len(self.executor.seen), 3)
+
+    def test_retry_after_is_handed_over(self) -> None:
+        """
+        The header comes with the answer as it was sent, bytes that are no text too; without one
+        there is none.
+        """
+        for header, told in (([b"120"], "120"), ([b"s\xf6on", b"2"], "s\xf6on"), ([], None)):
+            transport = self.over(self.agent)
+            answer = Deferred.fromCoroutine(transport.dispatch(_claimed(1)))
+            response = _Response(503)
+            response.headers.setRawHeaders(b"Retry-After", header)
+            self.agent.connect()
+            self.agent.requests[-1][0].callback(response)
+            response.finish(b"later")
+            found = self.successResultOf(answer)
+            assert isinstance(found, Answered)
+            self.assertEqual((found.http_status, found.retry_after), (503, told))
 
 
 class ResultTests(_Case):
@@ -377,6 +394,21 @@ class SlotTests(_Case):
         self.successResultOf(results[0])
         self.assertEqual(len(self.agent.requests), 4)
         self.assertEqual(set(self.transport._slots), {"account", "another"})
+
+    def test_other_caps_count_from_now_on(self) -> None:
+        """
+        A raised cap lets the next dispatch go at once; what was on its way ends as it would have.
+        """
+        results = [self.dispatch(number) for number in (1, 2)]
+        self.transport.limit(Limits(per_account=3))
+        results += [self.dispatch(number) for number in (3, 4, 5, 6)]
+        self.assertEqual(len(self.agent.requests), 5)
+        for number in range(5):
+            self.agent.respond(number).finish(_outcome(number + 1))
+        self.agent.respond(5).finish(_outcome(6))
+        for result in results:
+            self.assertEqual(self.successResultOf(result), Answered(200, SUCCESS))
+        self.assertIdle()
 
     def test_accounts_leave_no_trace(self) -> None:
         """

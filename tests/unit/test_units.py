@@ -9,7 +9,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from crq.config import DrainerOptions, ExecutorOptions
+from crq.config import DatabaseOptions, DrainerOptions, ExecutorOptions
+from crq.database import ATTEMPTS, LOCK_WAIT
+from crq.supervision import LEAST_TICKS, PATIENCE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("crqueue.service", "crqueue-executor.service")
@@ -43,7 +45,9 @@ class UnitTests(SynchronousTestCase):
         systemd watches the process itself, so nothing forks away and no pid file can go stale.
         """
         for name in UNITS:
-            self.assertEqual(_unit(name)["Service"]["Type"], "simple", name)
+            service = _unit(name)["Service"]
+            self.assertEqual(service["Type"], "notify", name)
+            self.assertEqual(service["NotifyAccess"], "main", name)
         command = _unit("crqueue.service")["Service"]["ExecStart"].split()
         self.assertIn("--nodaemon", command)
         self.assertIn("--pidfile=", command)
@@ -56,6 +60,26 @@ class UnitTests(SynchronousTestCase):
         timeout = float(_unit("crqueue.service")["Service"]["TimeoutStopSec"])
         self.assertGreater(timeout, drainer.drain_limit)
         self.assertGreater(timeout, drainer.stop_limit)
+
+    def test_a_daemon_that_hangs_is_started_anew(self) -> None:
+        """
+        The watchdog leaves room for a tick that runs into one time-out after the other, and what
+        it kills leaves a trace of each thread in the journal and none of its memory on the disk.
+        """
+        service = _unit("crqueue.service")["Service"]
+        watchdog = float(service["WatchdogSec"])
+        self.assertGreater(watchdog, LEAST_TICKS * DrainerOptions().tick)
+        self.assertGreater(watchdog, 2 * DatabaseOptions().timeout + 2 * ATTEMPTS * LOCK_WAIT)
+        self.assertGreaterEqual(PATIENCE, watchdog)
+        self.assertIn("PYTHONFAULTHANDLER=1", service["Environment"])
+        self.assertEqual(service["LimitCORE"], "0")
+
+    def test_reloads_by_signal(self) -> None:
+        """
+        systemctl reload of the daemon is SIGHUP to it.
+        """
+        command = _unit("crqueue.service")["Service"]["ExecReload"]
+        self.assertEqual(command, "/bin/kill -HUP $MAINPID")
 
     def test_scripts_have_time_to_end(self) -> None:
         """

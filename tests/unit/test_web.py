@@ -646,7 +646,7 @@ class DoorTests(Case):
         404 and 405, the latter with what is allowed; nothing redirects.
         """
         made = self.make()
-        for path in ("/", "/codeRunner/x", "/status/x", "/codeRunner//logs/data", "/é"):
+        for path in ("/nothing", "/codeRunner/x", "/status/x", "/codeRunner//logs/data", "/é"):
             self.assert_problem(made.ask("GET", path.replace("é", "%C3%A9")), 404, "path")
         answer = made.ask("GET", "/codeRunner")
         self.assert_problem(answer, 405, "method")
@@ -707,7 +707,8 @@ class Slow(SynchronousPool):
     """
 
     def __init__(self, pool: SynchronousPool, held: Deferred[None]) -> None:
-        self.database, self.connection, self._held = pool.database, pool.connection, held
+        self.__dict__.update(vars(pool))
+        self._held = held
 
     def transact(self, function: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         """

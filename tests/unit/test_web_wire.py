@@ -133,6 +133,7 @@ class SizeTests(Case):
             wire = self.connect()
             wire.send(self.head(*lines), b"hello GET /status HTTP/1.1\r\n\r\n")
             self.assertEqual(wire.answer().status, 400, lines)
+            self.door.clock.advance(LINGER)
             self.assertTrue(wire.closed)
 
     def test_forms_are_not_parsed_before_the_token_is_known(self) -> None:

@@ -39,6 +39,14 @@ class InstantTests(SynchronousTestCase):
         self.assertEqual(iso(0.0), "1970-01-01T00:00:00.000Z")
         self.assertIsNone(iso(None))
 
+    def test_early_years_sort_too(self) -> None:
+        """
+        Texts of instants are compared, so each has four digits for its year.
+        """
+        self.assertEqual(
+            instant_text(instant_of("0203-12-18 19:38:52.000")), "0203-12-18 19:38:52.000"
+        )
+
 
 class ShownTests(SynchronousTestCase):
     """

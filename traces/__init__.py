@@ -1,0 +1,3 @@
+"""
+Traces for ``crq replay``, and what makes them.
+"""
