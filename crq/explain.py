@@ -120,7 +120,10 @@ def _service(txn: Cursor, account: str) -> float | None:
         for status, started, finished in rows
         if status == Status.SUCCESS.value
     )
-    seconds = [end - begin for begin, end in spans if begin is not None and end is not None]
+    # Wall clocks go back now and then, and a service time is never less than nothing.
+    seconds = [
+        max(0.0, end - begin) for begin, end in spans if begin is not None and end is not None
+    ]
     return median(seconds) if seconds else None
 
 

@@ -442,6 +442,20 @@ def test_the_median_of_good_runs_is_expected(database: Database, connection: Any
     assert reading.service == 7.0
 
 
+def test_an_end_before_its_start_counts_as_no_time(database: Database, connection: Any) -> None:
+    """
+    Where a wall clock went back during a run, no start is expected in the past because of it.
+    """
+    number = rows.admit(database, connection, at=NOON)
+    put(
+        *(database, connection),
+        {**ended("success", NOON - 60), "started_at": instant_text(NOON - 50)},
+    )
+    reading = database.read(connection, explain.read, number)
+    assert reading is not None
+    assert reading.service == 0.0
+
+
 def test_audit_lines_are_found_by_their_target(database: Database, connection: Any) -> None:
     """
     By an index, not by looking at every line.
