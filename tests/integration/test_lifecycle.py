@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from crq import tap
+from crq import actions, tap
+from crq.actions import By
 from tests.fake_api import FakeApi
 from tests.installation import BIN, CHECKOUT, Installation
 from tests.processes import end, kill, spawn
@@ -269,6 +270,12 @@ def test_a_hangup_reloads_limits_and_level(small: Installation) -> None:
     add(small, "[reaper]\nevery = 30.0")
     os.kill(pid, signal.SIGHUP)
     until(lambda: limits(small)["inFlight"] == 6, "not reloaded")
+    database = small.config.open_database()
+    rows = (
+        database.connect()
+    )  # all is paused: what is admitted waits, and is never just being tried
+    database.transact(rows, actions.pause, "all", "", By("token:ops", 0.0))
+    rows.close()
     assert small.submit(subdomain="acme", apikey="k", source_code="x = 1")[0] == 202
     assert small.submit(subdomain="acme", apikey="k", source_code="x = 1")[0] == 429
     log = small.log("daemon")

@@ -37,7 +37,9 @@ def locks(request: pytest.FixtureRequest, tmp_path: Path) -> Liveness:
     engine: str = request.param
     if request.config.getoption("--engine") not in (engine, "both"):
         pytest.skip(f"--engine leaves {engine} out")
-    url = f"sqlite:///{tmp_path / 'rows.db'}"
+    path = tmp_path / "rows.db"
+    path.touch()
+    url = f"sqlite:///{path}"
     if engine == "mariadb":
         server: MariaDB = request.getfixturevalue("mariadb")
         url = server.create_database("liveness")
