@@ -204,6 +204,27 @@ def test_a_dead_endpoint_does_not_burn_the_backlog(house: PlainHouse) -> None:
     assert house.pulse.alarm == "HTTP 404 not found"
 
 
+def test_while_one_tries_for_all_the_others_wait(house: PlainHouse) -> None:
+    """
+    After an answer against the endpoint one POST tries for all, however long it takes: that its row
+    is running says nothing, only an answer does.
+    """
+    house.executor.refuse = Answered(502)
+    (first,) = house.admit()
+    house.drainer.wake()
+    house.clocks.go(0.25)
+    assert house.status(first) == "failed"
+    house.executor.refuse = None
+    numbers = [house.admit(account, account)[0] for account in ("acme", "bravo", "carla")]
+    house.clocks.go(60)
+    assert len(house.executor.arrived) == 1
+    assert house.pulse.alarm == "HTTP 502"
+    house.answer(next(iter(house.executor.arrived)), Answered(500))
+    assert len(house.executor.arrived) == 2
+    assert house.pulse.alarm is None
+    assert house.posts == dict.fromkeys((first, *numbers), 1)
+
+
 def test_caps_hold(house: PlainHouse) -> None:
     """
     At most 4 POSTs without an answer, at most 2 of one account.
