@@ -420,6 +420,19 @@ def test_another_living_drainer_is_left_alone(house: PlainHouse) -> None:
     assert row(house, number)["error_message"] == "its daemon d2 is silent, outcome unknown"
 
 
+def test_a_start_closes_only_what_its_own_name_left(house: PlainHouse) -> None:
+    """
+    A drainer that starts beside a living one leaves its rows alone.
+    """
+    (number,) = house.admit()
+    house.drainer.wake()
+    other = house.again("d2").start()
+    assert house.status(number) == "running"
+    house.answer(number)
+    assert house.status(number) == "success"
+    other.kill()
+
+
 def test_an_unanswered_commit_of_the_claim_loses_nothing(
     house: PlainHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,9 +489,10 @@ def test_a_stop_writes_what_it_gave_up(house: PlainHouse) -> None:
     assert not stopped.called
     _, answer = house.executor.arrived[number]
     answer.addErrback(lambda _: Lost("cancelled"))
+    codes: list[int] = []
+    stopped.addCallback(lambda _: codes.append(row(house, number)["error_code"]))
     house.clocks.go(2)
-    assert stopped.called
-    assert row(house, number)["error_code"] == 303
+    assert codes == [303]
 
 
 def _claim(database: Database, connection: Any, count: int) -> int:
