@@ -48,7 +48,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 PROOFS: dict[str, Callable[..., object]] = {"crashes": crashes.run, "soak": soak.run}
 
 
-def _run(name: str, load: float, **options: int) -> dict[str, Any]:
+def _run(name: str, load: float, **options: Any) -> dict[str, Any]:
     with _stages(name) as stage:
         return report(name, BENCHMARKS[name](stage, **options), time.time(), load)
 
@@ -112,7 +112,7 @@ def main(context: click.Context) -> None:
 
 
 def _command(name: str, *options: Callable[[Any], Any]) -> None:
-    def command(target: str | None, **given: int) -> None:
+    def command(target: str | None, **given: Any) -> None:
         result = _run(name, os.getloadavg()[0], **given)
         if target is None:
             show(result, Console())
@@ -137,6 +137,13 @@ _command(
     _number("--count", 2000, "Executions of one round."),
     _number("--in-flight", 64, "The global cap.", 2),
     _number("--rounds", 3, "Rounds that the medians are taken of."),
+    click.option(
+        "--contract",
+        type=click.Choice(["fenced", "plain"]),
+        default="fenced",
+        show_default=True,
+        help="Of the executor.",
+    ),
 )
 _command(
     "simulate",

@@ -2,9 +2,10 @@
 How fast the daemon drains a backlog, and what an execution costs it.
 
 2,000 executions of 100 accounts, at a global cap of 64, against an executor that runs nothing
-(`benchmarks.noop`). The daemon is the real ``twistd crqueue`` on MariaDB. The time is taken from
-the rows, from the first claim to the last end; the daemon's statements are counted by the server,
-for which the daemon has an account of its own.
+(`benchmarks.noop`): by the contract with the fence, or at a plain endpoint. The daemon is the real
+``twistd crqueue`` on MariaDB. The time is taken from the rows, from the first claim to the last
+end; the daemon's statements are counted by the server, for which the daemon has an account of its
+own.
 """
 
 from __future__ import annotations
@@ -37,12 +38,19 @@ _STATEMENTS = """
 """
 
 
-def run(stage: Stage, count: int = 2000, in_flight: int = 64, rounds: int = 3) -> Measured:
+def run(
+    stage: Stage,
+    count: int = 2000,
+    in_flight: int = 64,
+    rounds: int = 3,
+    contract: str = "fenced",
+) -> Measured:
     """
     Measure on MariaDB.
 
     :param count: executions of one round.
     :param in_flight: the global cap.
+    :param contract: of the executor.
     """
     per_account = max(1, -(-2 * in_flight // ACCOUNTS))  # so that only the global cap binds
     samples: dict[str, list[float]] = {
@@ -57,9 +65,10 @@ def run(stage: Stage, count: int = 2000, in_flight: int = 64, rounds: int = 3) -
             {
                 "database": {"url": server.create_database("drain"), "pool": POOL},
                 "limits": {"in_flight": in_flight, "per_account": per_account},
+                "executor": {"contract": contract},
             },
         ) as installation,
-        _noop(installation, server.url_socket("drain")) as executor,
+        _noop(installation, server.url_socket("drain"), contract) as executor,
     ):
         daemon = installation.start_daemon()
         database = Database(server.url_socket("drain"))
@@ -105,10 +114,11 @@ def run(stage: Stage, count: int = 2000, in_flight: int = 64, rounds: int = 3) -
 
 
 @contextmanager
-def _noop(installation: Installation, url: str) -> Iterator[int]:
+def _noop(installation: Installation, url: str, contract: str) -> Iterator[int]:
     port = installation.executor_port
+    rows = [url] if contract == "fenced" else []
     process = spawn(
-        [sys.executable, "-m", "benchmarks.noop", str(port), url],
+        [sys.executable, "-m", "benchmarks.noop", str(port), *rows],
         installation.directory / "noop.log",
         CHECKOUT,
         {**os.environ, "PYTHONPATH": str(CHECKOUT)},

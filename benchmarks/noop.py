@@ -3,7 +3,7 @@ An executor that runs nothing: it starts, finishes and answers, by the contract 
 
 A process of its own, so that its cost is not the daemon's: ``python -m benchmarks.noop PORT
 URL``, with a URL that holds no password. Each connection of the daemon has a thread and a database
-connection.
+connection. Without a URL it is a plain endpoint, which answers 204 and knows no database.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, port: int, database: Database) -> None:
-        super().__init__((HOST, port), _Handler)
+    def __init__(self, port: int, database: Database | None) -> None:
+        super().__init__((HOST, port), _Plain if database is None else _Handler)
         self.database = database
 
 
@@ -44,15 +44,11 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         database = self.server.database
+        assert database is not None
         connection = database.connect()
         try:
-            while self.rfile.readline():
-                length = 0
-                while line := self.rfile.readline().strip():
-                    name, _, value = line.partition(b":")
-                    if name.lower() == b"content-length":
-                        length = int(value)
-                fields = parse_qs(self.rfile.read(length).decode("ascii"))
+            while request := self.read():
+                fields = parse_qs(request.decode("ascii"))
                 body = json.dumps(_execute(database, connection, fields)).encode("ascii")
                 self.wfile.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -60,6 +56,25 @@ class _Handler(socketserver.StreamRequestHandler):
                 )
         finally:
             connection.close()
+
+    def read(self) -> bytes:
+        """
+        The body of the next request; empty: there is none.
+        """
+        if not self.rfile.readline():
+            return b""
+        length = 0
+        while line := self.rfile.readline().strip():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        return self.rfile.read(length)
+
+
+class _Plain(_Handler):
+    def handle(self) -> None:
+        while self.read():
+            self.wfile.write(b"HTTP/1.1 204 No Content\r\n\r\n")
 
 
 def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) -> dict[str, Any]:
@@ -74,5 +89,5 @@ def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) 
 
 
 if __name__ == "__main__":
-    with Server(int(sys.argv[1]), Database(sys.argv[2])) as server:
+    with Server(int(sys.argv[1]), Database(sys.argv[2]) if sys.argv[2:] else None) as server:
         server.serve_forever()

@@ -226,7 +226,20 @@ class ExecutorOptions:
     """
 
     SECTION = "executor."
-    url: str = option("http://127.0.0.1:8081", "where runAsync is POSTed to", http_url)
+    contract: Literal["fenced", "plain"] = option(
+        "fenced",
+        "fenced: an executor that uses up nonces and writes outcomes; plain: any HTTP endpoint,"
+        " whose status is the outcome (docs/plain-endpoints.md)",
+    )
+    url: str = option(
+        "http://127.0.0.1:8081", "where runAsync is POSTed to; plain: the endpoint itself", http_url
+    )
+    token_file: str = option(
+        "", "plain: file with the bearer token that the endpoint knows us by; empty: none is sent"
+    )
+    send_apikey: bool = option(
+        False, "plain: whether the endpoint is sent the API key itself, unsealed"
+    )
     bind: str = option("127.0.0.1:8081", "where our own executor listens")
     workers: int = option(8, "processes: the hard ceiling (brief §2)", between(1, 256))
     wall: float = option(
@@ -239,7 +252,9 @@ class ExecutorOptions:
         30.0, "seconds after the wall until a row counts as over where locks cannot be trusted"
     )
     liveness: Literal["lock", "wall"] = option(
-        "lock", "how a dead worker is known: its lock, or (Galera, proxies) the wall"
+        "lock",
+        "how a dead worker is known: its lock (plain: the process that POSTed), or the wall"
+        " (Galera, proxies; plain: where slots must count work that a dead daemon left behind)",
     )
     lock_dir: str = option("locks", "directory of the liveness locks with SQLite")
     answer_limit: int = option(
@@ -263,6 +278,30 @@ class ExecutorOptions:
                 f"executor.deadline: {self.deadline:g} is not above executor.wall"
                 f" ({self.wall:g}); an answer must be awaited longer than a script may take"
             )
+        for name, given in (("token_file", self.token_file), ("send_apikey", self.send_apikey)):
+            if given and self.contract != "plain":
+                raise ValueError(
+                    f'executor.{name}: is for executor.contract = "plain" alone, a fenced executor'
+                    " reads the rows itself; leave it out, or set the contract"
+                )
+
+    def token(self) -> str:
+        """
+        Read the bearer token; empty: there is none.
+
+        :raise ValueError: it cannot be read, or is none; the text names the option.
+        """
+        if not self.token_file:
+            return ""
+        token = _secret(
+            self.token_file, "executor.token_file", "write the token, or leave the option out"
+        )
+        if re.fullmatch(r"[\x21-\x7e]+", token) is None:
+            raise ValueError(
+                f"executor.token_file: {self.token_file} is no token; write one line of printable"
+                " ASCII characters without blanks"
+            )
+        return token
 
 
 @frozen
@@ -512,6 +551,13 @@ class Config:
                 f"reaper.running_limit: {self.reaper.running_limit:g} is not above executor.wall"
                 f" + executor.grace; a row must not be reaped while its script may still run"
             )
+        executor = self.executor
+        if executor.contract == "plain" and self.reaper.running_limit <= executor.deadline:
+            raise ValueError(
+                f"reaper.running_limit: {self.reaper.running_limit:g} is not above"
+                f" executor.deadline ({executor.deadline:g}); a row must not be reaped while its"
+                " answer may still come"
+            )
 
     def open_database(self) -> Database:
         """
@@ -535,7 +581,7 @@ class Config:
             raise ValueError(f"secrets: {error}; `crq init` makes good ones") from None
 
 
-def _secret(path: str, name: str) -> str:
+def _secret(path: str, name: str, why: str = "without it every account would look the same") -> str:
     if not path:
         raise ValueError(f"{name}: not set; `crq init` makes one, or set it to the file's path")
     try:
@@ -544,5 +590,5 @@ def _secret(path: str, name: str) -> str:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ValueError(f"{name}: {path} cannot be read: {reason}") from None
     if not text:
-        raise ValueError(f"{name}: {path} is empty; without it every account would look the same")
+        raise ValueError(f"{name}: {path} is empty; {why}")
     return text

@@ -27,6 +27,7 @@ _PATHS = {
     ("secrets", "seal_keys_file"),
     ("drainer", "lock_file"),
     ("executor", "lock_dir"),
+    ("executor", "token_file"),
     ("manhole", "authorized_keys_file"),
     ("manhole", "host_key_file"),
 }

@@ -145,8 +145,10 @@ class Dispatcher:
         except CancelledError:
             pass  # the daemon stops
         finally:
-            self.outstanding.pop(claimed.execution_id, None)
-            self._answers.pop(claimed.execution_id, None)
+            # Not another dispatch of the same row: what was put back may be claimed anew by now.
+            if self.outstanding.get(claimed.execution_id) is claimed:
+                del self.outstanding[claimed.execution_id]
+                self._answers.pop(claimed.execution_id, None)
             if not self.outstanding:
                 self._let_go()
             self.freed()

@@ -22,10 +22,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from crq import crashpoints, executions, gatehistory, policy, schema
+from crq import crashpoints, executions, gatehistory, heartbeat, policy, schema
 from crq.clockwatch import ClockWatch
 from crq.database import CommitUnknown, is_outage
 from crq.dispatcher import Dispatcher
+from crq.executions.running import DIED
 from crq.gatememory import GateMemory
 from crq.instants import Instant
 from crq.liveness import Liveness
@@ -35,7 +36,7 @@ from crq.outages import Outage, one_line
 from crq.pool import Pool
 from crq.pulse import Ended, Pulse
 from crq.sealing import NONCE_TTL
-from crq.suspects import Suspects
+from crq.suspects import Silence, Suspects
 
 
 @define(eq=False)
@@ -48,6 +49,8 @@ class Drainer(Service):
     :ivar mint: makes nonces.
     :ivar every: seconds between ticks.
     :ivar drain_limit: seconds to wait for answers on stop.
+    :ivar begun_by: mark of this process on what it POSTs to a plain endpoint (`crq.plain`); None:
+        an executor starts what is dispatched.
     :ivar plan: decides; the simulator compares other rules.
     :ivar ticked: called after each tick with how it ended; must not raise.
     :ivar capped: called with the caps in force when they have changed; must not raise.
@@ -66,6 +69,7 @@ class Drainer(Service):
     mint: Callable[[], str]
     every: float = 1.0
     drain_limit: float = 60.0
+    begun_by: str | None = None
     plan: Callable[..., Plan] = policy.plan
     ticked: Callable[[Ended], None] = lambda _: None
     capped: Callable[[Limits], None] = lambda _: None
@@ -78,6 +82,7 @@ class Drainer(Service):
     _recovered: bool = field(init=False, default=False)
     _caps: tuple[Limits, Limits] | None = field(init=False, default=None)
     _watch: ClockWatch = field(init=False, factory=ClockWatch)
+    _silence: Silence = field(init=False, factory=Silence)
     _faults: Outage = field(init=False)
 
     _log = Logger()
@@ -253,11 +258,20 @@ class Drainer(Service):
     async def _recover(self) -> None:
         """
         On start: make sure of the schema, and put back what was claimed and not dispatched.
+
+        What the process before this one had POSTed to a plain endpoint is unknown from now on,
+        unless it is to keep its slot until the wall.
         """
         await self.pool.read(schema.check)
         for flight in await self.pool.read(executions.in_flight):
             if flight.status is Status.CLAIMED and flight.drainer_id == self.drainer_id:
                 await self._release(flight, "was claimed before the restart")
+            elif (
+                flight.begun_by not in (None, self.begun_by)
+                and flight.drainer_id == self.drainer_id
+                and self.suspects.wall_limit is None
+            ):
+                await self._died(flight, "its daemon was restarted")
         # What has opened since, and what this process will see open, begins with one execution.
         self.gates.remember(await self.pool.read(gatehistory.unfinished), self.wall())
         self._recovered = True
@@ -268,7 +282,12 @@ class Drainer(Service):
         """
         outstanding = self.dispatcher.outstanding
         for row in rows:
-            if row.status is Status.RUNNING and row.execution_id in outstanding:
+            # (A plain endpoint's rows run from the claim on: that says nothing of the endpoint.)
+            if (
+                row.status is Status.RUNNING
+                and row.begun_by is None
+                and row.execution_id in outstanding
+            ):
                 self.dispatcher.taken(outstanding[row.execution_id])
         orphans = [row for row in rows if row.execution_id not in outstanding]
         flights = self.dispatcher.in_flight() | {row.execution_id: row for row in rows}
@@ -280,20 +299,28 @@ class Drainer(Service):
                 await self._release(row, "was claimed and not dispatched")
                 del flights[row.execution_id]
         running = [row for row in orphans if row.status is Status.RUNNING]
+        for row in running:
+            # See note [What leaves `outstanding`] in `crq.plaindispatcher`.
+            if row.begun_by is not None and row.begun_by == self.begun_by:
+                await self._release(row, "was claimed and not dispatched")
+                del flights[row.execution_id]
+        running = [row for row in running if row.execution_id in flights]
         held: frozenset[int] = frozenset()
-        if running and self.suspects.wall_limit is None:
-            ids = [row.execution_id for row in running]
-            held = await self.pool.read(self._held, ids)
+        if self.suspects.wall_limit is None:
+            # Only an executor's workers have locks; who POSTs to an endpoint lives or not.
+            others = {row.drainer_id for row in running if row.begun_by is not None}
+            if others:
+                beats = await self.pool.read(heartbeat.read)
+                silent = self._silence.of(beats, self.clock.seconds())
+                for row in running:
+                    if row.begun_by is not None and row.drainer_id in silent:
+                        await self._died(row, f"its daemon {row.drainer_id} is silent")
+                        del flights[row.execution_id]
+            running = [row for row in running if row.begun_by is None]
+            if running:
+                held = await self.pool.read(self._held, [row.execution_id for row in running])
         for row in self.suspects.dead(running, held, self.clock.seconds(), self.wall()):
-            if await self.pool.transact(executions.died, row.execution_id, self.wall()):
-                self._log.error(
-                    "execution {execution_id}: its worker died, outcome unknown",
-                    action="died",
-                    execution_id=row.execution_id,
-                )
-                self.meters.ended("failed", ErrorCode.OUTCOME_UNKNOWN, None, row.started_at, None)
-            if row.lane.apikey_hash is not None:
-                self.gates.ended(row.lane.apikey_hash)
+            await self._died(row, "its worker died")
             del flights[row.execution_id]
         return tuple(flights.values())
 
@@ -315,11 +342,29 @@ class Drainer(Service):
                 error=str(error),
             )
 
+    async def _died(self, row: InFlight, why: str) -> None:
+        message = DIED if row.begun_by is None else f"{why}, outcome unknown"
+        if await self.pool.transact(executions.died, row.execution_id, self.wall(), message):
+            self._log.error(
+                "execution {execution_id}: {why}, outcome unknown",
+                action="died",
+                execution_id=row.execution_id,
+                why=why,
+            )
+            self.meters.ended("failed", ErrorCode.OUTCOME_UNKNOWN, None, row.started_at, None)
+        if row.lane.apikey_hash is not None:
+            self.gates.ended(row.lane.apikey_hash)
+
     def _held(self, txn: Any, execution_ids: list[int]) -> frozenset[int]:
         return self.liveness.held(txn, execution_ids)
 
     async def _release(self, row: InFlight | Claimed, why: str) -> None:
-        if await self.pool.transact(executions.release, row.execution_id, row.claim_epoch):
+        number, epoch = row.execution_id, row.claim_epoch
+        if self.begun_by is not None and not _is_claimed(row):
+            back = await self.pool.transact(executions.put_back, number, epoch, self.begun_by)
+        else:
+            back = await self.pool.transact(executions.release, number, epoch)
+        if back:
             self._again = True  # this tick's snapshot does not have it as queued
             self._log.warn(
                 "execution {execution_id} {why}: back to the queue",
@@ -338,6 +383,7 @@ class Drainer(Service):
                 now,
                 self.mint,
                 tuple(self.dispatcher.in_flight().values()),
+                self.begun_by,
             )
         except CommitUnknown:
             # If it did commit, the next tick finds rows of ours that were not dispatched.
@@ -359,3 +405,7 @@ class Drainer(Service):
         self._timer = None
         if delay is not None and delay < self.every and self.running:
             self._timer = self.clock.callLater(max(delay, 0.001), self.wake)
+
+
+def _is_claimed(row: InFlight | Claimed) -> bool:
+    return isinstance(row, InFlight) and row.status is Status.CLAIMED

@@ -34,6 +34,20 @@ ARROWS = frozenset(
         ("failed", "success"),  # a real outcome came after "unknown"
     }
 )
+# Of rows that a plain endpoint runs: the claim is the start, and what did not begin goes back.
+PLAIN_ARROWS = frozenset(
+    {
+        (None, "queued"),
+        (None, "rejected"),
+        (None, "failed"),
+        ("queued", "running"),
+        ("queued", "cancelled"),
+        ("running", "queued"),
+        ("running", "success"),
+        ("running", "failed"),
+        ("failed", "success"),
+    }
+)
 # s; a plan may be that much older than its claim, when the process is paused or the server slow
 STALE = 5.0
 
@@ -95,6 +109,7 @@ class History:
     """
     What must hold at every moment, told from the changes, one by one.
 
+    :ivar plain: a plain endpoint runs them (`crq.plain`); how often it was asked to, it must count.
     :ivar stale: seconds by which a plan may be older than its claim.
     :ivar problems: what did not hold.
     :ivar most: the most executions that were in flight at once: of each account, and in ``total``.
@@ -102,6 +117,7 @@ class History:
 
     limits: Limits
     stale: float = STALE
+    plain: bool = False
     problems: list[str] = field(factory=list)
     most: Counter[str] = field(factory=Counter)
     starts: Counter[int] = field(factory=Counter)
@@ -128,16 +144,19 @@ class History:
         Take the next change.
         """
         number = change.execution_id
-        if (change.old, change.new) not in ARROWS or self._state.get(number) != change.old:
+        arrows = PLAIN_ARROWS if self.plain else ARROWS
+        if (change.old, change.new) not in arrows or self._state.get(number) != change.old:
             self.problems.append(f"I1: {change} after {self._state.get(number)}")
         self._state[number] = change.new
         lane = self._waiting.setdefault((change.account, change.apikey), {})
-        if change.new == "claimed":
+        if change.new == ("running" if self.plain else "claimed"):
             self._claimed(change, lane)
         lane.pop(number, None)
         if change.new == "queued":
             lane[number] = change
             self.releases += change.old is not None
+            if self.plain and change.old == "running":
+                self.starts[number] -= 1
         self._flights.pop(number, None)
         if change.new in IN_FLIGHT:
             self._flights[number] = change.account

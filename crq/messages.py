@@ -136,9 +136,12 @@ class Answered:
 class NotSent:
     """
     The request provably never left: refused, no name, no route, no connection in time.
+
+    :ivar for_good: nor can it ever: the reason lies in the row itself.
     """
 
     detail: str
+    for_good: bool = False
 
 
 @frozen
@@ -178,6 +181,50 @@ class Settlement(Enum):
     ASK_LIVENESS = "ask liveness"
     RELEASE_AND_BACK_OFF = "release and back off"
     FAIL = "fail"
+
+
+class Fate(Enum):
+    """
+    What becomes of a row that a plain endpoint was to run.
+    """
+
+    ENDED = "ended"
+    GATED = "gated"
+    RELEASED = "released"
+    UNSENDABLE = "unsendable"
+
+
+@frozen
+class Conclusion:
+    """
+    What the end of a dispatch to a plain endpoint says.
+
+    :ivar outcome: how it ended, if it did.
+    :ivar endpoint_ails: it speaks of the endpoint more than of the row: others would fare alike.
+    """
+
+    fate: Fate
+    detail: str = ""
+    outcome: Outcome | None = None
+    endpoint_ails: bool = False
+
+
+@frozen
+class Parcel:
+    """
+    What a plain endpoint is sent of an execution.
+
+    :ivar account: the hash that its rows carry; ``subdomain`` may be missing.
+    """
+
+    execution_id: int
+    account: str
+    subdomain: str | None
+    identifier: str | None
+    sealed_apikey: str | None = field(repr=False)
+    source_code: str | None = field(repr=False)
+    payload: str | None = field(repr=False)
+    debug: bool = field(converter=bool)
 
 
 @frozen

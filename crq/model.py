@@ -82,6 +82,8 @@ class InFlight:
     A claimed or running execution: it holds a slot.
 
     :ivar drainer_id: who claimed it; None for a row that was never claimed by a drainer.
+    :ivar begun_by: mark of the drainer's process that POSTs it to a plain endpoint; None: an
+        executor starts it.
     """
 
     execution_id: int
@@ -91,6 +93,7 @@ class InFlight:
     drainer_id: str | None = None
     claimed_at: Instant | None = None
     started_at: Instant | None = None
+    begun_by: str | None = None
 
 
 @frozen

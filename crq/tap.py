@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from crq import configfile, executions, halves, schema, sockets
+from crq import configfile, executions, halves, plain, schema, sockets
 from crq.automations.advance import Advancer
 from crq.automations.calls import Calls
 from crq.automations.rounds import Rounds
@@ -39,6 +40,8 @@ from crq.logs import Logs
 from crq.meters import Meters
 from crq.model import Limits
 from crq.notify import Notify, watchdog_seconds
+from crq.plaindispatcher import PlainDispatcher
+from crq.plaintransport import PlainTransport
 from crq.pool import Pool
 from crq.pulse import Pulse
 from crq.reaper import Reaper
@@ -80,6 +83,7 @@ class Options(UsageOptions):
         try:
             self["loaded"] = self.load()
             self["sealer"] = self["loaded"].sealer()
+            self["loaded"].executor.token()
             if self["loaded"].manhole.listen:
                 from crq import manhole  # conch takes a moment to load
 
@@ -127,16 +131,12 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     # Where the gates are in the database, its outage is one and the same.
     shared = pool.outage if config.gates.backend == "database" else None
     gates = GateMemory(open_store(config, database), threads.run, reactor, shared)
-    transport = Transport.to_executor(reactor, config)
     meters = Meters()
-    dispatcher = Dispatcher(
-        pool=pool,
-        gates=gates,
-        transport=transport,
-        pulse=pulse,
-        clock=reactor,
-        wall=time.time,
-        meters=meters,
+    begun_by = None
+    if config.executor.contract == "plain":
+        begun_by = plain.mark(config.drainer.id, secrets.token_hex(8))
+    transport, dispatcher = outward(
+        config, options["sealer"], pool, gates, pulse, meters, reactor, begun_by
     )
     liveness = Liveness(database, Path(config.executor.lock_dir))
     trusted = config.executor.liveness == "lock"
@@ -155,6 +155,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         mint=new_nonce,
         every=config.drainer.tick,
         drain_limit=config.drainer.drain_limit,
+        begun_by=begun_by,
         capped=transport.limit,
         meters=meters,
     )
@@ -234,6 +235,43 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         service.setName(name)
         service.setServiceParent(root)
     return root
+
+
+def outward(
+    config: Config,
+    sealer: Sealer,
+    pool: Pool,
+    gates: GateMemory,
+    pulse: Pulse,
+    meters: Meters,
+    reactor: Any,
+    begun_by: str | None,
+) -> tuple[Transport | PlainTransport, Dispatcher]:
+    """
+    The way to what runs executions, by the contract of the configuration.
+
+    :param begun_by: mark of this process, for a plain endpoint.
+    """
+    if begun_by is None:
+        transport = Transport.to_executor(reactor, config)
+        return transport, Dispatcher(
+            pool, gates, transport, pulse, reactor, time.time, meters=meters
+        )
+    endpoint = PlainTransport.to_endpoint(reactor, config, pool, sealer)
+    dispatcher = PlainDispatcher(
+        pool,
+        gates,
+        endpoint,
+        pulse,
+        reactor,
+        time.time,
+        meters=meters,
+        mark=begun_by,
+        shortest_wait=config.gates.shortest_wait,
+        margin=config.gates.margin,
+    )
+    endpoint.sent = dispatcher.sent
+    return endpoint, dispatcher
 
 
 def automations(

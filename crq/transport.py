@@ -19,10 +19,11 @@ free in any case.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from attrs import field, frozen
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, fail, succeed
 from twisted.internet.interfaces import IConsumer, IReactorTime
@@ -68,6 +69,7 @@ class Transport:
         answer_limit: int,
         per_account: int,
         pool: HTTPConnectionPool | None = None,
+        path: str | None = PATH,
     ) -> None:
         """
         Take what a dispatch needs. Nothing is connected yet.
@@ -76,10 +78,11 @@ class Transport:
         :param deadline: seconds for one dispatch: connection, headers and body.
         :param answer_limit: bytes of an answer that are read.
         :param pool: the agent's idle connections, to be let go of by `close`.
+        :param path: where runAsync is at that address; None: the address is the whole URL.
         """
         self._agent = _Plain(agent)
         self._clock = clock
-        self._url = url.rstrip("/") + PATH
+        self._url = url if path is None else url.rstrip("/") + path
         self._deadline = deadline
         self._answer_limit = answer_limit
         self._per_account = per_account
@@ -106,6 +109,7 @@ class Transport:
             answer_limit=config.executor.answer_limit,
             per_account=config.limits.per_account,
             pool=pool,
+            path=None if config.executor.contract == "plain" else PATH,
         )
 
     async def dispatch(self, claimed: Claimed) -> DispatchResult:
@@ -113,6 +117,14 @@ class Transport:
         POST one execution and wait for its answer; cancelling it aborts it.
 
         Never raises for a reason of the network. The deadline begins when the account has a slot.
+        """
+        fields = {"jobId": claimed.job_id, "asyncNonce": claimed.nonce}
+        letter = Letter(urlencode(fields).encode("ascii"), {b"Content-Type": _FORM_TYPE})
+        return await self.post(claimed, letter)
+
+    async def post(self, claimed: Claimed, letter: Letter) -> DispatchResult:
+        """
+        POST a letter about an execution, in its account's turn, and wait for the answer.
         """
         account = claimed.lane.subdomain_hash
         slots = self._slots.get(account)
@@ -125,7 +137,9 @@ class Transport:
         except CancelledError:
             return NotSent("cancelled while it waited for a slot of its account")
         try:
-            exchange = _Exchange(HTTPClient(self._agent), self._url, self._answer_limit, claimed)
+            exchange = _Exchange(
+                HTTPClient(self._agent), self._url, self._answer_limit, claimed, letter
+            )
             return await exchange.begin(self._clock, self._deadline)
         finally:
             self._give_back(account, slots)
@@ -163,22 +177,37 @@ class Transport:
             self._freed.popleft()
 
 
+@frozen
+class Letter:
+    """
+    What one request carries besides the trace.
+
+    :ivar leaves: called when its first byte is about to leave; must not raise.
+    """
+
+    body: bytes = field(repr=False)
+    headers: Mapping[bytes, bytes] = field(repr=False)
+    leaves: Callable[[], None] = lambda: None
+
+
 class _Exchange:
     """
     One request and its answer under one deadline. See the notes.
     """
 
-    def __init__(self, client: HTTPClient, url: str, answer_limit: int, claimed: Claimed) -> None:
+    def __init__(
+        self, client: HTTPClient, url: str, answer_limit: int, claimed: Claimed, letter: Letter
+    ) -> None:
         # A client of its own, and with it a cookie jar of its own: no cookie is ever sent back.
         self._client = client
         self._url = url
         self._answer_limit = answer_limit
         self._claimed = claimed
-        self._headers = Headers({b"Content-Type": [_FORM_TYPE]})
+        self._headers = Headers({name: [value] for name, value in letter.headers.items()})
         trace = traceparent(claimed.traceparent)  # again: the row may be another program's
         if trace is not None:
             self._headers.setRawHeaders(b"traceparent", [trace.encode("ascii")])
-        self._form = _Form({"jobId": claimed.job_id, "asyncNonce": claimed.nonce})
+        self._form = _Form(letter)
         self._given_up: str | None = None
         self._result: Deferred[DispatchResult] = Deferred(lambda _: self._give_up("cancelled"))
 
@@ -260,11 +289,12 @@ class _Plain:
 @implementer(IBodyProducer)
 class _Form:
     """
-    The fields of the request, and whether they were asked for.
+    The body of the request, and whether it was asked for.
     """
 
-    def __init__(self, fields: dict[str, object]) -> None:
-        self._body = urlencode(fields).encode("ascii")
+    def __init__(self, letter: Letter) -> None:
+        self._body = letter.body
+        self._leaves = letter.leaves
         self._withdrawn = False
         self.length = len(self._body)
         self.begun = False
@@ -283,6 +313,7 @@ class _Form:
             return fail(CancelledError())
         crashpoints.reached("request begins")
         self.begun = True
+        self._leaves()
         consumer.write(self._body)
         return succeed(None)
 

@@ -34,6 +34,7 @@ def check(state: State, as_json: bool) -> None:
 
     try:
         state.config.sealer()
+        state.config.executor.token()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if as_json:

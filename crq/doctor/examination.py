@@ -163,6 +163,7 @@ def examination(
 def _secrets(config: Config) -> tuple[Sealer | None, Finding]:
     try:
         sealer = config.sealer()
+        config.executor.token()
     except ValueError as fault:
         return None, error("secrets", str(fault), "see `crq config check`")
     count = len(sealer.seal_keys)
@@ -170,10 +171,13 @@ def _secrets(config: Config) -> tuple[Sealer | None, Finding]:
 
 
 def _needs(config: Config) -> server.Needs:
+    # A plain endpoint neither reads our rows nor takes our locks.
+    fenced = config.executor.contract == "fenced"
+    workers = config.executor.workers if fenced else 0
     return server.Needs(
         packet=PACKET * config.web.body_limit,
-        connections=config.database.pool + OF_DAEMON + TASKS * config.executor.workers,
-        named_locks=config.executor.liveness == "lock",
+        connections=config.database.pool + OF_DAEMON + TASKS * workers,
+        named_locks=fenced and config.executor.liveness == "lock",
     )
 
 

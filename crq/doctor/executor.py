@@ -5,6 +5,7 @@ The executor: does it answer, and does it agree with us on the wall, the locks a
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -63,6 +64,9 @@ def look(
     """
     Ask the executor that the configuration names.
     """
+    if config.executor.contract == "plain":
+        yield from endpoint(config, ask(config.executor.url, ""))
+        return
     answers: list[Health] = []
 
     def question() -> Instant | None:
@@ -79,9 +83,51 @@ def look(
         yield from agreed(config, health)
 
 
-def ask(url: str) -> Health:
+def endpoint(config: Config, health: Health) -> Iterator[Finding]:
+    """
+    Judge a plain endpoint: whether anybody is there, and what goes there in the clear.
+    """
+    ours = config.executor
+    if health.status == 0:
+        yield reachable(ours.url, health)
+    else:
+        yield ok("executor", f"{ours.url} answers a GET with {health.status}, as a plain endpoint")
+    parts = urlsplit(ours.url)
+    host = parts.hostname or ""
+    secret = [
+        what
+        for what, sent in (("API keys", ours.send_apikey), ("the token", bool(ours.token_file)))
+        if sent
+    ]
+    if secret and parts.scheme == "http" and not _loopback(host):
+        yield warning(
+            "secrets in the clear",
+            f"{' and '.join(secret)} go to {ours.url} unencrypted",
+            "use https, or see that nobody else is on that network",
+        )
+    drainer = config.drainer
+    if drainer.drain_limit < ours.deadline:
+        yield note(
+            "stops",
+            f"a stop waits {drainer.drain_limit:g} s for answers, which may take"
+            f" {ours.deadline:g} s: what is unanswered then is closed as unknown (303)",
+            "raise drainer.drain_limit and drainer.stop_limit, and the unit's TimeoutStopSec, above"
+            " what your endpoint takes",
+        )
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def ask(url: str, path: str = PATH) -> Health:
     """
     GET its health. Follows nothing and sends no secret.
+
+    :param path: of the health; empty: what is at the URL itself.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -92,7 +138,10 @@ def ask(url: str) -> Health:
     else:
         connection = http.client.HTTPConnection(host, parts.port, timeout=WITHIN)
     try:
-        connection.request("GET", parts.path.rstrip("/") + PATH, headers={"Connection": "close"})
+        at = parts.path.rstrip("/") + path if path else parts.path or "/"
+        if parts.query and not path:
+            at += f"?{parts.query}"
+        connection.request("GET", at, headers={"Connection": "close"})
         answer = connection.getresponse()
         told = _object(answer.read(BODY_LIMIT))
         return Health(answer.status, str(told.get("problem", "")), told, _date(answer))

@@ -125,6 +125,8 @@ def _secrets(config: Config, path: str | None) -> Iterator[Secret]:
     for option in ("salt_file", "seal_keys_file"):
         if name := getattr(config.secrets, option):
             yield _file(f"secrets.{option}", name)
+    if config.executor.token_file:
+        yield _file("executor.token_file", config.executor.token_file)
     database = config.open_database()
     if database.dialect == "sqlite" and Path(database.path).exists():
         yield _file("the database", database.path)

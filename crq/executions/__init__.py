@@ -25,22 +25,27 @@ from crq.executions.claiming import (
     waits,
 )
 from crq.executions.keeping import purge, reap_queued, running_since, scrub
+from crq.executions.plain import Ending, end, parcels, put_back
 from crq.executions.running import died, finish, row_state, start, startable, worker_of
 from crq.executions.steering import cancel_waiting, count_waiting, settle_unknown
 
 __all__ = [
+    "Ending",
     "admit",
     "cancel",
     "cancel_waiting",
     "claim",
     "count_waiting",
     "died",
+    "end",
     "fail_dispatch",
     "find",
     "finish",
     "heads",
     "in_flight",
+    "parcels",
     "purge",
+    "put_back",
     "reap_queued",
     "record_invalid",
     "release",

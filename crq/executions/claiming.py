@@ -30,11 +30,12 @@ from crq.model import (
     Snapshot,
     Status,
 )
+from crq.plain import MARK
 from crq.sealing import sha256_hex
 
 _IN_FLIGHT = """
     SELECT execution_id, subdomain_hash, apikey_hash, status, claim_epoch, drainer_id, claimed_at,
-           started_at
+           started_at, worker_id
       FROM codeRunner_executions
      WHERE status IN ('claimed', 'running')
 """
@@ -80,6 +81,7 @@ def in_flight(txn: Cursor) -> tuple[InFlight, ...]:
             drainer_id=row[5],
             claimed_at=instant(row[6]),
             started_at=instant(row[7]),
+            begun_by=row[8] if (row[8] or "").startswith(MARK) else None,
         )
         for row in txn.execute(_IN_FLIGHT).all()
     )
@@ -141,6 +143,7 @@ def claim(
     now: Instant,
     mint: Callable[[], str],
     unanswered: Iterable[InFlight] = (),
+    begun_by: str | None = None,
 ) -> tuple[Claimed, ...]:
     """
     Take from a plan what still fits, oldest first, each row under a fresh nonce.
@@ -150,6 +153,8 @@ def claim(
 
     :param unanswered: dispatches whose answer has not come; they hold a slot even if their row is
         finished already.
+    :param begun_by: mark of the process that will POST them to a plain endpoint: they are running
+        from now on, and no nonce is minted (`crq.plain`); None: they are claimed.
     """
     take_lock(txn, "codeRunner_drain")
     epoch = int(txn.execute("SELECT epoch FROM codeRunner_drain WHERE id = 1").scalar())
@@ -186,24 +191,36 @@ def claim(
     if not chosen:
         return ()
     claimed = tuple(
-        Claimed(row.execution_id, row.job_id or 0, row.lane, epoch, mint(), row.traceparent)
+        Claimed(
+            row.execution_id,
+            row.job_id or 0,
+            row.lane,
+            epoch,
+            mint() if begun_by is None else "",
+            row.traceparent,
+        )
         for row in chosen
     )
-    nonces: list[object] = []
-    for taken in claimed:
-        nonces += (taken.execution_id, sha256_hex(taken.nonce))
     # One instant for all of them; never before any of them was queued (hosts' clocks differ).
     at = max(now, *(row.queued_at for row in chosen))
+    values: list[object]
+    if begun_by is None:
+        state = f"""
+            status = 'claimed', nonce_hash = CASE execution_id
+            {"WHEN ? THEN ? " * len(claimed)} END
+        """
+        values = [v for row in claimed for v in (row.execution_id, sha256_hex(row.nonce))]
+    else:
+        state = "status = 'running', worker_id = ?, started_at = ?"
+        values = [begun_by, instant_text(at)]
     # +status, because SQLite would rather walk all queued rows by an index on status than seek the
     # few ids.
     txn.execute(
         f"""
-        UPDATE codeRunner_executions
-           SET status = 'claimed', claim_epoch = ?, drainer_id = ?, claimed_at = ?,
-               nonce_hash = CASE execution_id {"WHEN ? THEN ? " * len(claimed)} END
+        UPDATE codeRunner_executions SET {state}, claim_epoch = ?, drainer_id = ?, claimed_at = ?
          WHERE execution_id IN ({marks(len(claimed))}) AND +status = 'queued'
         """,
-        (epoch, drainer_id, instant_text(at), *nonces, *(row.execution_id for row in claimed)),
+        (*values, epoch, drainer_id, instant_text(at), *(row.execution_id for row in claimed)),
     )
     if txn.rowcount != len(claimed):
         raise RuntimeError(f"claimed {txn.rowcount} of {len(claimed)} locked rows")

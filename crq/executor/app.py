@@ -60,6 +60,11 @@ def make_app(config: Config | None = None) -> App:
     :raise ConfigError: the executor cannot work with it.
     """
     config = configfile.load() if config is None else config
+    if config.executor.contract != "fenced":
+        raise ConfigError(
+            f"executor.contract: is {config.executor.contract}, and this executor needs the fence;"
+            " set it to fenced, or run no executor of crqueue beside a plain endpoint"
+        )
     if config.script.language != "starlark":
         raise ConfigError(
             "script.language: this executor runs starlark alone; for another language set"

@@ -154,6 +154,43 @@ class ConfigTests(SynchronousTestCase):
         with self.assertRaisesRegex(ConfigError, "gates.key_hash: 'md5' is not one of"):
             build({"gates": {"key_hash": "md5"}})
 
+    def test_the_contract_of_the_executor(self) -> None:
+        """
+        Unknown words, and options of the other contract, are refused with a remedy.
+        """
+        plain: dict[str, object] = {"contract": "plain"}
+        for executor, told in (
+            ({"contract": "http"}, "executor.contract: 'http' is not one of fenced, plain"),
+            ({"send_apikey": True}, 'executor.send_apikey: is for executor.contract = "plain"'),
+            ({"token_file": "t"}, 'executor.token_file: is for executor.contract = "plain"'),
+        ):
+            with self.assertRaisesRegex(ConfigError, told):
+                build({"executor": executor})
+        with self.assertRaisesRegex(
+            ConfigError, r"reaper.running_limit: 900 is not above executor.deadline \(900\)"
+        ):
+            build({"executor": {**plain, "deadline": 900.0}})
+        self.assertEqual(build({"executor": {"deadline": 900.0}}).executor.deadline, 900)
+        self.assertEqual(build({"executor": plain}).executor.token(), "")
+
+    def test_the_token_of_an_endpoint(self) -> None:
+        """
+        It comes from a file beside the configuration; a missing, empty or odd one is refused by
+        name, without repeating it.
+        """
+        token = self.file("s3cret\n")
+        path = self.file('[executor]\ncontract = "plain"\ntoken_file = "missing"\n')
+        missing = Path(path).absolute().parent / "missing"
+        with self.assertRaisesRegex(ValueError, f"executor.token_file: {missing} cannot be read"):
+            load(path, {}).executor.token()
+        executor: dict[str, object] = {"contract": "plain", "token_file": token}
+        self.assertEqual(build({"executor": executor}).executor.token(), "s3cret")
+        for text, told in (("", "is empty"), ("two words", "is no token"), ("ümlaut", "is no tok")):
+            executor["token_file"] = self.file(text)
+            with self.assertRaisesRegex(ValueError, f"executor.token_file: .*{told}") as caught:
+                build({"executor": executor}).executor.token()
+            self.assertNotIn("words", str(caught.exception))
+
     def test_waits_have_bounds(self) -> None:
         """
         A shortest wait of nothing would be a tight loop.

@@ -452,6 +452,32 @@ class ExecutorTests(SynchronousTestCase):
             self.assertIs(found.severity, severity, health)
             self.assertIn(health.problem, found.found)
 
+    def test_a_plain_endpoint(self) -> None:
+        """
+        Any answer will do; silence is an error; secrets in the clear and short stops are told.
+        """
+
+        def found(answer: int, limit: float = 600.0, **more: Any) -> dict[str, Severity]:
+            options = ExecutorOptions(contract="plain", **more)
+            drainer = DrainerOptions(drain_limit=limit, stop_limit=limit)
+            config = Config(executor=options, drainer=drainer)
+            looked = executor.endpoint(config, Health(answer, "refused"))
+            return {finding.name: finding.severity for finding in looked}
+
+        self.assertEqual(found(405), {"executor": OK})
+        self.assertEqual(found(0), {"executor": ERROR})
+        self.assertEqual(found(200, 60.0), {"executor": OK, "stops": NOTE})
+        clear = {"executor": OK, "secrets in the clear": WARNING}
+        for url, more, told in (
+            ("http://10.0.0.7/run", {"send_apikey": True}, clear),
+            ("http://10.0.0.7/run", {"token_file": "t"}, clear),
+            ("http://10.0.0.7/run", {}, {"executor": OK}),
+            ("http://[::1]:8081", {"send_apikey": True}, {"executor": OK}),
+            ("http://localhost/", {"send_apikey": True}, {"executor": OK}),
+            ("https://far.example", {"send_apikey": True}, {"executor": OK}),
+        ):
+            self.assertEqual(found(200, url=url, **more), told, url)
+
     def test_the_wall_comes_before_the_deadline(self) -> None:
         """
         A wall at or behind our deadline is an error, another one than we believe a warning.

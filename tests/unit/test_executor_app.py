@@ -236,11 +236,13 @@ class FactoryTests(DoorCase):
 
     def test_what_cannot_work_does_not_start(self) -> None:
         """
-        Another language, or no secrets: the factory says which option is wrong.
+        Another language or contract, or no secrets: the factory says which option is wrong.
         """
         other = evolve(self.config.script, language="opaque")
+        plain = evolve(self.config.executor, contract="plain")
         for config, option in (
             (self.secret(script=other), "script.language"),
+            (self.secret(executor=plain), "executor.contract"),
             (self.config, "secrets.salt_file"),
         ):
             error = self.assertRaises(ConfigError, app.make_app, config)

@@ -53,6 +53,23 @@ class HistoryTests(SynchronousTestCase):
     `History`.
     """
 
+    def test_a_life_at_a_plain_endpoint(self) -> None:
+        """
+        Its claim is its start; what did not begin goes back and may start, what began may not.
+        """
+
+        def of_plain(*changes: Change) -> list[str]:
+            history = History(Limits(in_flight=3, per_account=2), plain=True).tell(changes)
+            return [problem.partition(":")[0] for problem in history.problems]
+
+        good = ("queued", "running", "queued", "running", "failed", "success")
+        at = {"claimed_at": LATER}
+        self.assertEqual(of_plain(*life(1, *good, **at)), [])
+        self.assertEqual(told(*life(1, *good, **at))[0], "I1")
+        self.assertEqual(of_plain(*life(1, "queued", "claimed"))[0], "I1")
+        again = life(1, "queued", "running", "failed", "running", **at)
+        self.assertEqual(of_plain(*again), ["I1", "I2"])
+
     def test_a_good_life(self) -> None:
         """
         Released once, started, unknown, and a real outcome in the end: nothing to say.
