@@ -2,13 +2,15 @@
 An executor that runs nothing: it starts, finishes and answers, by the contract of a real one.
 
 A process of its own, so that its cost is not the daemon's: ``python -m benchmarks.noop PORT
-URL``, with a URL that holds no password. Each connection of the daemon has a thread and a database
-connection.
+URL [STAMPS]``, with a URL that holds no password. Each connection of the daemon has a thread and a
+database connection. Into a file STAMPS it writes, for each request, when its first byte was there:
+nanoseconds of the monotonic clock.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socketserver
 import sys
 import time
@@ -33,9 +35,18 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, port: int, database: Database) -> None:
+    def __init__(self, port: int, database: Database, stamps: str | None = None) -> None:
         super().__init__((HOST, port), _Handler)
         self.database = database
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._stamps = None if stamps is None else os.open(stamps, flags, 0o600)
+
+    def stamp(self) -> None:
+        """
+        Take note that a request begins.
+        """
+        if self._stamps is not None:
+            os.write(self._stamps, b"%d\n" % time.monotonic_ns())
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -44,9 +55,12 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         database = self.server.database
-        connection = database.connect()
+        connection: Any = None
         try:
-            while self.rfile.readline():
+            while self.rfile.peek(1):  # type: ignore[attr-defined]
+                self.server.stamp()
+                connection = connection or database.connect()
+                self.rfile.readline()
                 length = 0
                 while line := self.rfile.readline().strip():
                     name, _, value = line.partition(b":")
@@ -59,7 +73,8 @@ class _Handler(socketserver.StreamRequestHandler):
                     b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
                 )
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
 
 
 def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) -> dict[str, Any]:
@@ -74,5 +89,5 @@ def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) 
 
 
 if __name__ == "__main__":
-    with Server(int(sys.argv[1]), Database(sys.argv[2])) as server:
+    with Server(int(sys.argv[1]), Database(sys.argv[2]), *sys.argv[3:4]) as server:
         server.serve_forever()

@@ -169,7 +169,8 @@ class Drainer(Service):
         back_off = self.dispatcher.back_off
         left = back_off.left(self.clock.seconds())
         slots = 0 if left else self.limits.in_flight
-        snapshot = await self.pool.read(executions.snapshot, slots)
+        on_their_way = len(self.dispatcher.outstanding)
+        snapshot = await self.pool.read(executions.snapshot, slots, on_their_way)
         flights = await self._tend(snapshot.in_flight)
         now = self.wall()
         lanes = frozenset(head.lane for head in snapshot.heads)

@@ -8,15 +8,25 @@ before it could be stale. What is in flight is read again under it, so that a pl
 the caps may not. The epoch it returns is put on the claimed rows; if the answer to COMMIT is lost,
 the rows are looked up by it. Lane reads carry the head's instant as their lower bound: without it a
 locking read steps over every delete-marked entry an old read view keeps alive.
+
+# Note [Few statements]
+
+A statement costs both sides more than the handful of index entries it reads. So what is wanted at
+the same moment is asked in one, its parts joined by UNION ALL: each part is planned by itself (the
+lane heads keep their loose scan) and nothing is sorted or stored in between. A claim is six
+statements, BEGIN and COMMIT among them, however many rows it takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from attrs import evolve
 
 from crq import controls, policy
 from crq.database import Cursor
-from crq.executions.rows import instant, marks, not_before, set_instant, take_lock
+from crq.executions.rows import instant, marks, not_before, set_instant, take_epoch
 from crq.instants import Instant, instant_text
 from crq.model import (
     Candidate,
@@ -29,6 +39,7 @@ from crq.model import (
     RunOne,
     Snapshot,
     Status,
+    Take,
 )
 from crq.sealing import sha256_hex
 
@@ -37,6 +48,17 @@ _IN_FLIGHT = """
            started_at
       FROM codeRunner_executions
      WHERE status IN ('claimed', 'running')
+"""
+
+# The same with what operators have set, in the columns of the first part (note [Few statements]).
+_STATE = """
+    SELECT 'flight', execution_id, subdomain_hash, apikey_hash, status, claim_epoch, drainer_id,
+           claimed_at, started_at
+      FROM codeRunner_executions
+     WHERE status IN ('claimed', 'running')
+     UNION ALL
+    SELECT 'control', value, subdomain_hash, apikey_hash, kind, NULL, name, set_at, NULL
+      FROM codeRunner_controls
 """
 
 # idx_lane; a loose index scan, only because status is in the GROUP BY ("Using index for group-by").
@@ -66,22 +88,73 @@ _HEADS_SQLITE = """
     SELECT 'queued', a, k, q FROM lanes
 """
 
+_STATE_AND_HEADS_MYSQL = f"""{_STATE}
+     UNION ALL
+    SELECT 'head', NULL, subdomain_hash, apikey_hash, NULL, NULL, NULL, MIN(queued_at), NULL
+      FROM codeRunner_executions
+     WHERE status = 'queued'
+     GROUP BY status, subdomain_hash, apikey_hash
+"""
+
+_STATE_AND_HEADS_SQLITE = f"""{_STATE}
+     UNION ALL
+    SELECT 'head', NULL, a, k, NULL, NULL, NULL, q, NULL
+      FROM ({_HEADS_SQLITE.replace("'queued', a, k, q", "a, k, q")})
+"""
+
+# One lane of a claim; FOR UPDATE SKIP LOCKED holds inside the parentheses of a union as well.
+_LANE_MYSQL = """
+    (SELECT ?, execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
+      WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash <=> ? AND queued_at >= ?
+      ORDER BY queued_at, execution_id LIMIT ? FOR UPDATE SKIP LOCKED)
+"""
+
+_LANE_SQLITE = """
+    SELECT * FROM (
+        SELECT ?, execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
+         WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash IS ? AND queued_at >= ?
+         ORDER BY queued_at, execution_id LIMIT ?)
+"""
+
+LANES_AT_ONCE = 64  # lanes of one statement; SQLite joins at most 500 parts
+
 
 def in_flight(txn: Cursor) -> tuple[InFlight, ...]:
     """
     Read what holds a slot: at most as many rows as the global cap, counted by the caller.
     """
-    return tuple(
-        InFlight(
-            execution_id=row[0],
-            lane=Lane(row[1], row[2]),
-            status=Status(row[3]),
-            claim_epoch=row[4],
-            drainer_id=row[5],
-            claimed_at=instant(row[6]),
-            started_at=instant(row[7]),
-        )
-        for row in txn.execute(_IN_FLIGHT).all()
+    return tuple(map(_flight, txn.execute(_IN_FLIGHT).all()))
+
+
+def _flight(row: Sequence[Any]) -> InFlight:
+    return InFlight(
+        execution_id=row[0],
+        lane=Lane(row[1], row[2]),
+        status=Status(row[3]),
+        claim_epoch=row[4],
+        drainer_id=row[5],
+        claimed_at=instant(row[6]),
+        started_at=instant(row[7]),
+    )
+
+
+def _state(txn: Cursor, with_heads: bool) -> Snapshot:
+    """
+    Read what is in flight, what operators have set and, where wanted, the heads, in one statement.
+    """
+    text = _STATE
+    if with_heads:
+        text = _STATE_AND_HEADS_SQLITE if txn.dialect == "sqlite" else _STATE_AND_HEADS_MYSQL
+    parts: dict[str, list[Sequence[Any]]] = {"flight": [], "control": [], "head": []}
+    for part, *row in txn.execute(text).all():
+        parts[part].append(row)
+    return Snapshot(
+        tuple(LaneHead(Lane(row[1], row[2]), set_instant(row[6])) for row in parts["head"]),
+        tuple(map(_flight, parts["flight"])),
+        controls.of(
+            (kind, name, value, account, key, at)
+            for value, account, key, kind, _, name, at, _ in parts["control"]
+        ),
     )
 
 
@@ -114,23 +187,21 @@ def waiting(txn: Cursor, lane: Lane) -> int:
     return int(count)
 
 
-def snapshot(txn: Cursor, slots: int) -> Snapshot:
+def snapshot(txn: Cursor, slots: int, expected: int = 0) -> Snapshot:
     """
-    Read what a plan needs; heads only when fewer than ``slots`` executions are in flight.
-
-    What operators have set is read only where something waits or runs: two statements when idle.
+    Read what a plan needs, in one statement; heads only when a slot is free.
 
     :param slots: the configured cap, which operators may have changed; 0: look for no work.
+    :param expected: how many executions the caller knows to be in flight. When they fill the slots
+        the heads are not read at once, and in a second statement if there is room all the same.
     """
-    flights = in_flight(txn)
     if not slots:
-        return Snapshot((), flights)
-    if not flights:
-        waiting = heads(txn)
-        return Snapshot(waiting, (), controls.read(txn)) if waiting else Snapshot()
-    found = controls.read(txn)
-    cap = slots if found.in_flight is None else found.in_flight
-    return Snapshot(heads(txn) if len(flights) < cap else (), flights, found)
+        return Snapshot((), in_flight(txn))
+    found = _state(txn, with_heads=expected < slots)
+    cap = slots if found.controls.in_flight is None else found.controls.in_flight
+    if len(found.in_flight) >= cap:
+        return evolve(found, heads=())
+    return found if expected < slots else evolve(found, heads=heads(txn))
 
 
 def claim(
@@ -151,33 +222,13 @@ def claim(
     :param unanswered: dispatches whose answer has not come; they hold a slot even if their row is
         finished already.
     """
-    take_lock(txn, "codeRunner_drain")
-    epoch = int(txn.execute("SELECT epoch FROM codeRunner_drain WHERE id = 1").scalar())
-    flights = {flight.execution_id: flight for flight in (*unanswered, *in_flight(txn))}
-    lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
-    same = "IS" if txn.dialect == "sqlite" else "<=>"
-    found = controls.read(txn)
-    candidates = _picked(txn, () if found.draining else plan.picks, lock)
-    for take in plan.takes:
-        if found.pause_of(take.lane) is not None:
-            continue
-        rows = txn.execute(
-            f"""
-            SELECT execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
-             WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?
-               AND queued_at >= ?
-             ORDER BY queued_at, execution_id LIMIT ? {lock}
-            """,
-            (
-                take.lane.subdomain_hash,
-                take.lane.apikey_hash,
-                instant_text(take.queued_at),
-                take.at_most,
-            ),
-        ).all()
-        for row in rows:
-            one = Candidate(row[0], row[1], take.lane, set_instant(row[2]), row[3])
-            candidates.setdefault(one.execution_id, one)
+    epoch = take_epoch(txn, "codeRunner_drain")
+    state = _state(txn, with_heads=False)
+    flights = {flight.execution_id: flight for flight in (*unanswered, *state.in_flight)}
+    found = state.controls
+    candidates = _picked(txn, () if found.draining else plan.picks)
+    for one in _waiting_of(txn, [take for take in plan.takes if not found.pause_of(take.lane)]):
+        candidates.setdefault(one.execution_id, one)
     picks = [request.execution_id for request in plan.picks]
     caps = found.over(limits)
     chosen = policy.pick(candidates.values(), flights.values(), caps, first=picks)
@@ -210,10 +261,27 @@ def claim(
     return claimed
 
 
-def _picked(txn: Cursor, picks: Iterable[RunOne], lock: str) -> dict[int, Candidate]:
+def _waiting_of(txn: Cursor, takes: Sequence[Take]) -> Iterator[Candidate]:
+    """
+    Lock the oldest rows of each of these lanes.
+    """
+    part = _LANE_SQLITE if txn.dialect == "sqlite" else _LANE_MYSQL
+    for first in range(0, len(takes), LANES_AT_ONCE):
+        some = takes[first : first + LANES_AT_ONCE]
+        values: list[object] = []
+        for number, take in enumerate(some):
+            lane = take.lane
+            values += (number, lane.subdomain_hash, lane.apikey_hash)
+            values += (instant_text(take.queued_at), take.at_most)
+        for row in txn.execute(" UNION ALL ".join([part] * len(some)), values).all():
+            yield Candidate(row[1], row[2], some[row[0]].lane, set_instant(row[3]), row[4])
+
+
+def _picked(txn: Cursor, picks: Iterable[RunOne]) -> dict[int, Candidate]:
     """
     Lock the executions an operator asked for; a request whose execution waits no more is dropped.
     """
+    lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
     lanes = {request.execution_id: request.lane for request in picks}
     if not lanes:
         return {}
