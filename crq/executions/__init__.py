@@ -25,7 +25,7 @@ from crq.executions.claiming import (
     waits,
 )
 from crq.executions.keeping import purge, reap_queued, running_since, scrub
-from crq.executions.running import died, finish, row_state, start, startable, worker_of
+from crq.executions.running import died, finish, row_states, start, startable, worker_of
 from crq.executions.steering import cancel_waiting, count_waiting, settle_unknown
 
 __all__ = [
@@ -44,7 +44,7 @@ __all__ = [
     "reap_queued",
     "record_invalid",
     "release",
-    "row_state",
+    "row_states",
     "running_since",
     "scrub",
     "settle_unknown",
