@@ -187,14 +187,17 @@ def waiting(txn: Cursor, lane: Lane) -> int:
     return int(count)
 
 
-def snapshot(txn: Cursor, slots: int, expected: int = 0) -> Snapshot:
+def snapshot(txn: Cursor, slots: int | None = None, expected: int = 0) -> Snapshot:
     """
     Read what a plan needs, in one statement; heads only when a slot is free.
 
-    :param slots: the configured cap, which operators may have changed; 0: look for no work.
+    :param slots: the configured cap, which operators may have changed; 0: look for no work; None:
+        read everything, whatever is in flight.
     :param expected: how many executions the caller knows to be in flight. When they fill the slots
         the heads are not read at once, and in a second statement if there is room all the same.
     """
+    if slots is None:
+        return _state(txn, with_heads=True)
     if not slots:
         return Snapshot((), in_flight(txn))
     found = _state(txn, with_heads=expected < slots)

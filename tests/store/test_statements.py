@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
+from crq import status
 from crq.database import Database
 from crq.gathering import GATHER
 from crq.model import Limits
@@ -89,6 +90,21 @@ def test_an_idle_tick_is_one_statement(house: House, seen: list[str]) -> None:
         _settle(house)
     assert house.pulse.ticks == ticks + 10
     assert len(seen) == 10
+
+
+def test_a_report_of_an_empty_queue_is_three_statements(
+    database: Database, connection: Any, seen: list[str]
+) -> None:
+    """
+    The watch, each ten seconds, counts nothing where no lane has anything; with work, two more.
+    """
+    watched = evolve(database, observe=seen.append)
+    watched.read(connection, status.read, False)
+    assert len(seen) == 3
+    database.transact(connection, insert_queued, "a", "k", 0.0)
+    seen.clear()
+    assert watched.read(connection, status.read, False).depth.total == 1
+    assert len(seen) == 5
 
 
 def test_an_execution_costs_little_more_than_one_statement(
