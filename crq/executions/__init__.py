@@ -13,18 +13,9 @@ is running has begun and is never started again.
 """
 
 from crq.executions.admission import admit, find, record_invalid
-from crq.executions.claiming import (
-    cancel,
-    claim,
-    fail_dispatch,
-    heads,
-    in_flight,
-    release,
-    snapshot,
-    waiting,
-    waits,
-)
+from crq.executions.claiming import cancel, claim, fail_dispatch, release
 from crq.executions.keeping import purge, reap_queued, running_since, scrub
+from crq.executions.reading import heads, in_flight, news, snapshot, waiting, waits
 from crq.executions.running import died, finish, row_states, start, startable, worker_of
 from crq.executions.steering import cancel_waiting, count_waiting, settle_unknown
 
@@ -40,6 +31,7 @@ __all__ = [
     "finish",
     "heads",
     "in_flight",
+    "news",
     "purge",
     "reap_queued",
     "record_invalid",

@@ -9,98 +9,21 @@ the caps may not. The epoch it returns is put on the claimed rows; if the answer
 the rows are looked up by it. Lane reads carry the head's instant as their lower bound: without it a
 locking read steps over every delete-marked entry an old read view keeps alive.
 
-# Note [Few statements]
-
-A statement costs both sides more than the handful of index entries it reads. So what is wanted at
-the same moment is asked in one, its parts joined by UNION ALL: each part is planned by itself (the
-lane heads keep their loose scan) and nothing is sorted or stored in between. A claim is six
-statements, BEGIN and COMMIT among them, however many rows it takes.
+A claim is six statements, BEGIN and COMMIT among them, however many rows it takes; see also note
+[Few statements].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
-
-from attrs import evolve
 
 from crq import controls, policy
 from crq.database import Cursor
-from crq.executions.rows import instant, marks, not_before, set_instant, take_epoch
+from crq.executions.reading import state
+from crq.executions.rows import marks, not_before, set_instant, take_epoch
 from crq.instants import Instant, instant_text
-from crq.model import (
-    Candidate,
-    Claimed,
-    InFlight,
-    Lane,
-    LaneHead,
-    Limits,
-    Plan,
-    RunOne,
-    Snapshot,
-    Status,
-    Take,
-)
+from crq.model import Candidate, Claimed, InFlight, Limits, Plan, RunOne, Take
 from crq.sealing import sha256_hex
-
-_IN_FLIGHT = """
-    SELECT execution_id, subdomain_hash, apikey_hash, status, claim_epoch, drainer_id, claimed_at,
-           started_at
-      FROM codeRunner_executions
-     WHERE status IN ('claimed', 'running')
-"""
-
-# The same with what operators have set, in the columns of the first part (note [Few statements]).
-_STATE = """
-    SELECT 'flight', execution_id, subdomain_hash, apikey_hash, status, claim_epoch, drainer_id,
-           claimed_at, started_at
-      FROM codeRunner_executions
-     WHERE status IN ('claimed', 'running')
-     UNION ALL
-    SELECT 'control', value, subdomain_hash, apikey_hash, kind, NULL, name, set_at, NULL
-      FROM codeRunner_controls
-"""
-
-# idx_lane; a loose index scan, only because status is in the GROUP BY ("Using index for group-by").
-_HEADS_MYSQL = """
-    SELECT status, subdomain_hash, apikey_hash, MIN(queued_at)
-      FROM codeRunner_executions
-     WHERE status = 'queued'
-     GROUP BY status, subdomain_hash, apikey_hash
-"""
-
-# idx_lane; SQLite has no loose scan, so two seeks a lane are spelled out.
-_HEADS_SQLITE = """
-    WITH RECURSIVE lanes (a, k, q) AS (
-        SELECT * FROM (
-            SELECT subdomain_hash, apikey_hash, queued_at FROM codeRunner_executions
-             WHERE status = 'queued' ORDER BY subdomain_hash, apikey_hash, queued_at LIMIT 1)
-        UNION ALL
-        SELECT n.subdomain_hash, n.apikey_hash, n.queued_at
-          FROM lanes JOIN codeRunner_executions n ON n.execution_id = COALESCE(
-            (SELECT execution_id FROM codeRunner_executions
-              WHERE status = 'queued' AND subdomain_hash = lanes.a
-                AND apikey_hash > COALESCE(lanes.k, '')
-              ORDER BY apikey_hash, queued_at LIMIT 1),
-            (SELECT execution_id FROM codeRunner_executions
-              WHERE status = 'queued' AND subdomain_hash > lanes.a
-              ORDER BY subdomain_hash, apikey_hash, queued_at LIMIT 1)))
-    SELECT 'queued', a, k, q FROM lanes
-"""
-
-_STATE_AND_HEADS_MYSQL = f"""{_STATE}
-     UNION ALL
-    SELECT 'head', NULL, subdomain_hash, apikey_hash, NULL, NULL, NULL, MIN(queued_at), NULL
-      FROM codeRunner_executions
-     WHERE status = 'queued'
-     GROUP BY status, subdomain_hash, apikey_hash
-"""
-
-_STATE_AND_HEADS_SQLITE = f"""{_STATE}
-     UNION ALL
-    SELECT 'head', NULL, a, k, NULL, NULL, NULL, q, NULL
-      FROM ({_HEADS_SQLITE.replace("'queued', a, k, q", "a, k, q")})
-"""
 
 # One lane of a claim; FOR UPDATE SKIP LOCKED holds inside the parentheses of a union as well.
 _LANE_MYSQL = """
@@ -117,94 +40,6 @@ _LANE_SQLITE = """
 """
 
 LANES_AT_ONCE = 64  # lanes of one statement; SQLite joins at most 500 parts
-
-
-def in_flight(txn: Cursor) -> tuple[InFlight, ...]:
-    """
-    Read what holds a slot: at most as many rows as the global cap, counted by the caller.
-    """
-    return tuple(map(_flight, txn.execute(_IN_FLIGHT).all()))
-
-
-def _flight(row: Sequence[Any]) -> InFlight:
-    return InFlight(
-        execution_id=row[0],
-        lane=Lane(row[1], row[2]),
-        status=Status(row[3]),
-        claim_epoch=row[4],
-        drainer_id=row[5],
-        claimed_at=instant(row[6]),
-        started_at=instant(row[7]),
-    )
-
-
-def _state(txn: Cursor, with_heads: bool) -> Snapshot:
-    """
-    Read what is in flight, what operators have set and, where wanted, the heads, in one statement.
-    """
-    text = _STATE
-    if with_heads:
-        text = _STATE_AND_HEADS_SQLITE if txn.dialect == "sqlite" else _STATE_AND_HEADS_MYSQL
-    parts: dict[str, list[Sequence[Any]]] = {"flight": [], "control": [], "head": []}
-    for part, *row in txn.execute(text).all():
-        parts[part].append(row)
-    return Snapshot(
-        tuple(LaneHead(Lane(row[1], row[2]), set_instant(row[6])) for row in parts["head"]),
-        tuple(map(_flight, parts["flight"])),
-        controls.of(
-            (kind, name, value, account, key, at)
-            for value, account, key, kind, _, name, at, _ in parts["control"]
-        ),
-    )
-
-
-def heads(txn: Cursor) -> tuple[LaneHead, ...]:
-    """
-    Read the oldest queued instant of each lane, by index seeks alone.
-    """
-    rows = txn.execute(_HEADS_SQLITE if txn.dialect == "sqlite" else _HEADS_MYSQL).all()
-    return tuple(LaneHead(Lane(row[1], row[2]), set_instant(row[3])) for row in rows)
-
-
-def waits(txn: Cursor) -> bool:
-    """
-    Tell whether anything is queued, by one index seek.
-    """
-    row = txn.execute("SELECT 1 FROM codeRunner_executions WHERE status = 'queued' LIMIT 1").one()
-    return row is not None
-
-
-def waiting(txn: Cursor, lane: Lane) -> int:
-    """
-    Count a lane's queued rows (idx_lane); admission's caps bound how many there are.
-    """
-    same = "IS" if txn.dialect == "sqlite" else "<=>"
-    count = txn.execute(
-        "SELECT COUNT(*) FROM codeRunner_executions"
-        f" WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?",
-        (lane.subdomain_hash, lane.apikey_hash),
-    ).scalar()
-    return int(count)
-
-
-def snapshot(txn: Cursor, slots: int | None = None, expected: int = 0) -> Snapshot:
-    """
-    Read what a plan needs, in one statement; heads only when a slot is free.
-
-    :param slots: the configured cap, which operators may have changed; 0: look for no work; None:
-        read everything, whatever is in flight.
-    :param expected: how many executions the caller knows to be in flight. When they fill the slots
-        the heads are not read at once, and in a second statement if there is room all the same.
-    """
-    if slots is None:
-        return _state(txn, with_heads=True)
-    if not slots:
-        return Snapshot((), in_flight(txn))
-    found = _state(txn, with_heads=expected < slots)
-    cap = slots if found.controls.in_flight is None else found.controls.in_flight
-    if len(found.in_flight) >= cap:
-        return evolve(found, heads=())
-    return found if expected < slots else evolve(found, heads=heads(txn))
 
 
 def claim(
@@ -226,9 +61,9 @@ def claim(
         finished already.
     """
     epoch = take_epoch(txn, "codeRunner_drain")
-    state = _state(txn, with_heads=False)
-    flights = {flight.execution_id: flight for flight in (*unanswered, *state.in_flight)}
-    found = state.controls
+    standing = state(txn, with_heads=False)
+    flights = {flight.execution_id: flight for flight in (*unanswered, *standing.in_flight)}
+    found = standing.controls
     candidates = _picked(txn, () if found.draining else plan.picks)
     for one in _waiting_of(txn, [take for take in plan.takes if not found.pause_of(take.lane)]):
         candidates.setdefault(one.execution_id, one)
