@@ -22,9 +22,13 @@ from benchmarks import (
     admission,
     automations,
     claim,
+    compare,
     crashes,
+    depth,
     drain,
     hostile,
+    idle,
+    latency,
     overview,
     pages,
     simulate,
@@ -37,6 +41,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "claim": claim.run,
     "admission": admission.run,
     "drain": drain.run,
+    "latency": latency.run,
+    "idle": idle.run,
+    "depth": depth.run,
     "startup": startup.run,
     "simulate": simulate.run,
     "hostile": hostile.run,
@@ -107,6 +114,7 @@ def main(context: click.Context) -> None:
         for name, benchmark in BENCHMARKS.items():
             click.echo(f"{name:10} {_meaning(benchmark)}")
         click.echo("all        one after the other")
+        click.echo("compare    two files of --json beside each other")
         for name, proof in PROOFS.items():
             click.echo(f"{name:10} {_meaning(proof)}")
 
@@ -146,6 +154,18 @@ _command(
     ),
 )
 _command(
+    "latency",
+    _number("--count", 400, "Admissions over HTTP.", 100),
+    _number("--polls", 40, "Rows inserted by SQL.", 2),
+    _number("--cold", 10, "Admissions after a pause.", 2),
+)
+_command("idle", _number("--seconds", 60, "Of each of the three measurements.", 10))
+_command(
+    "depth",
+    _number("--rows", 1_000_000, "Depth of the deepest queue.", 1000),
+    _number("--lanes", 10_000, "The most lanes.", 101),
+)
+_command(
     "simulate",
     _number("--rounds", 3, "Rounds that the median is taken of."),
     _number("--seed", 1, "Of the load."),
@@ -179,6 +199,16 @@ def everything(target: str | None) -> None:
             show(results[-1], Console())
     if target is not None:
         _write(results, target)
+
+
+@main.command("compare")
+@click.argument("before", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("after", type=click.Path(dir_okay=False, path_type=Path))
+def comparison(before: Path, after: Path) -> None:
+    """
+    Show what has changed between two files of --json.
+    """
+    compare.show(compare.read(before), compare.read(after), Console())
 
 
 _page_option = click.option(

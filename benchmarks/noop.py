@@ -2,13 +2,16 @@
 An executor that runs nothing: it starts, finishes and answers, by the contract of a real one.
 
 A process of its own, so that its cost is not the daemon's: ``python -m benchmarks.noop PORT
-URL``, with a URL that holds no password. Each connection of the daemon has a thread and a database
-connection. Without a URL it is a plain endpoint, which answers 204 and knows no database.
+URL [STAMPS]``, with a URL that holds no password. Each connection of the daemon has a thread and a
+database connection. Without a URL (``-``) it is a plain endpoint, which answers 204 and knows no
+database. Into a file STAMPS it writes, for each request, when its first byte was there: nanoseconds
+of the monotonic clock.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socketserver
 import sys
 import time
@@ -33,9 +36,18 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, port: int, database: Database | None) -> None:
+    def __init__(self, port: int, database: Database | None, stamps: str | None = None) -> None:
         super().__init__((HOST, port), _Plain if database is None else _Handler)
         self.database = database
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._stamps = None if stamps is None else os.open(stamps, flags, 0o600)
+
+    def stamp(self) -> None:
+        """
+        Take note that a request begins.
+        """
+        if self._stamps is not None:
+            os.write(self._stamps, b"%d\n" % time.monotonic_ns())
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -45,9 +57,10 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         database = self.server.database
         assert database is not None
-        connection = database.connect()
+        connection: Any = None
         try:
             while request := self.read():
+                connection = connection or database.connect()
                 fields = parse_qs(request.decode("ascii"))
                 body = json.dumps(_execute(database, connection, fields)).encode("ascii")
                 self.wfile.write(
@@ -55,14 +68,17 @@ class _Handler(socketserver.StreamRequestHandler):
                     b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
                 )
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
 
     def read(self) -> bytes:
         """
         The body of the next request; empty: there is none.
         """
-        if not self.rfile.readline():
+        if not self.rfile.peek(1):  # type: ignore[attr-defined]
             return b""
+        self.server.stamp()
+        self.rfile.readline()
         length = 0
         while line := self.rfile.readline().strip():
             name, _, value = line.partition(b":")
@@ -89,5 +105,7 @@ def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) 
 
 
 if __name__ == "__main__":
-    with Server(int(sys.argv[1]), Database(sys.argv[2]) if sys.argv[2:] else None) as server:
+    url = sys.argv[2] if sys.argv[2:] else "-"
+    database = None if url == "-" else Database(url)
+    with Server(int(sys.argv[1]), database, *sys.argv[3:4]) as server:
         server.serve_forever()

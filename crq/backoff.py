@@ -46,6 +46,13 @@ class BackOff:
         self._lanes.pop(lane, None)
         return was
 
+    @property
+    def failed_lanes(self) -> frozenset[Lane]:
+        """
+        Lanes of which a dispatch has failed, whether they are still left alone or not.
+        """
+        return frozenset(self._lanes)
+
     def left(self, now: float) -> float:
         """
         Seconds for which nothing at all is dispatched.

@@ -8,7 +8,7 @@ writes it. A row that cannot be understood (another program may have written it)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -70,27 +70,36 @@ def read(txn: Cursor) -> Controls:
     """
     Read everything that is set, in one statement over one small table.
     """
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for kind, *row in txn.execute(
-        "SELECT kind, name, value, subdomain_hash, apikey_hash, set_at FROM codeRunner_controls"
-    ).all():
-        found.setdefault(kind, []).append(tuple(row))
+    return of(
+        txn.execute(
+            "SELECT kind, name, value, subdomain_hash, apikey_hash, set_at FROM codeRunner_controls"
+        ).all()
+    )
 
-    def of(kind: Kind) -> list[tuple[Any, ...]]:
+
+def of(rows: Iterable[Sequence[Any]]) -> Controls:
+    """
+    Put together what is set, from rows of kind, name, value, account, key and instant.
+    """
+    found: dict[str, list[Sequence[Any]]] = {}
+    for kind, *row in rows:
+        found.setdefault(kind, []).append(row)
+
+    def all_of(kind: Kind) -> list[Sequence[Any]]:
         return found.get(kind.value, [])
 
-    caps = {row[0]: int(row[1]) for row in of(Kind.CAP_ACCOUNT) if row[1] is not None}
-    total = [int(row[1]) for row in of(Kind.CAP_TOTAL) if row[1] is not None]
+    caps = {row[0]: int(row[1]) for row in all_of(Kind.CAP_ACCOUNT) if row[1] is not None}
+    total = [int(row[1]) for row in all_of(Kind.CAP_TOTAL) if row[1] is not None]
     return Controls(
-        draining=bool(of(Kind.DRAIN)),
-        everything=bool(of(Kind.PAUSE_ALL)),
-        accounts=frozenset(row[0] for row in of(Kind.PAUSE_ACCOUNT)),
-        keys=frozenset(row[0] for row in of(Kind.PAUSE_KEY)),
+        draining=bool(all_of(Kind.DRAIN)),
+        everything=bool(all_of(Kind.PAUSE_ALL)),
+        accounts=frozenset(row[0] for row in all_of(Kind.PAUSE_ACCOUNT)),
+        keys=frozenset(row[0] for row in all_of(Kind.PAUSE_KEY)),
         in_flight=total[0] if total else None,
         per_account=caps,
         run_one=tuple(
             RunOne(int(row[0]), Lane(row[2], row[3]), _instant(row[4]))
-            for row in of(Kind.RUN_ONE)
+            for row in all_of(Kind.RUN_ONE)
             if row[0].isdecimal() and row[2] is not None
         ),
     )

@@ -23,6 +23,7 @@ from crq import crashpoints, executions, policy
 from crq.backoff import BackOff
 from crq.database import is_outage
 from crq.gatememory import GateMemory
+from crq.gathering import Gathering
 from crq.instants import Instant
 from crq.interfaces import ITransport
 from crq.messages import Answered, DispatchResult, Lost, Settlement
@@ -58,12 +59,20 @@ class Dispatcher:
     _hung_up: bool = field(init=False, default=False)
     _executor: Outage = field(init=False)
     _tried: set[int] = field(init=False, factory=set)
+    _rows: Gathering = field(init=False)
+    _any_freed: bool = field(init=False, default=False)
 
     _log = Logger()
 
     def __attrs_post_init__(self) -> None:
         self._executor = Outage(
             "the executor", self.clock.seconds, self._log, "backing off", "executor back"
+        )
+        self._rows = Gathering(
+            read=lambda ids: self.pool.read(executions.row_states, ids),
+            clock=self.clock,
+            in_flight=lambda: len(self.outstanding),
+            told=self._told,
         )
 
     def in_flight(self) -> dict[int, InFlight]:
@@ -151,6 +160,14 @@ class Dispatcher:
                 self._answers.pop(claimed.execution_id, None)
             if not self.outstanding:
                 self._let_go()
+            if self._rows.telling:
+                self._any_freed = True  # others may follow: one tick for all of them
+            else:
+                self.freed()
+
+    def _told(self) -> None:
+        if self._any_freed:
+            self._any_freed = False
             self.freed()
 
     async def _settle(self, claimed: Claimed, result: DispatchResult) -> None:
@@ -167,7 +184,7 @@ class Dispatcher:
 
     async def _settle_once(self, claimed: Claimed, result: DispatchResult) -> None:
         execution_id = claimed.execution_id
-        row = await self.pool.read(executions.row_state, execution_id)
+        row = await self._rows.state(execution_id)
         what = policy.settle(result, claimed.claim_epoch, row)
         crashpoints.reached("settling")
         detail = result.detail

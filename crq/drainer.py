@@ -29,9 +29,21 @@ from crq.dispatcher import Dispatcher
 from crq.executions.running import DIED
 from crq.gatememory import GateMemory
 from crq.instants import Instant
+from crq.lanes import Lanes
 from crq.liveness import Liveness
 from crq.meters import Meters
-from crq.model import Claimed, Controls, ErrorCode, InFlight, Limits, Plan, Snapshot, Status
+from crq.model import (
+    Claimed,
+    Controls,
+    ErrorCode,
+    InFlight,
+    Lane,
+    Limits,
+    Plan,
+    Reason,
+    Snapshot,
+    Status,
+)
 from crq.outages import Outage, one_line
 from crq.pool import Pool
 from crq.pulse import Ended, Pulse
@@ -74,6 +86,7 @@ class Drainer(Service):
     ticked: Callable[[Ended], None] = lambda _: None
     capped: Callable[[Limits], None] = lambda _: None
     meters: Meters = field(factory=Meters)
+    lanes: Lanes = field(init=False, factory=Lanes)
 
     _loop: LoopingCall = field(init=False)
     _ticking: Deferred[None] | None = field(init=False, default=None)
@@ -81,6 +94,7 @@ class Drainer(Service):
     _timer: IDelayedCall | None = field(init=False, default=None)
     _recovered: bool = field(init=False, default=False)
     _caps: tuple[Limits, Limits] | None = field(init=False, default=None)
+    _empty: set[Lane] = field(init=False, factory=set)
     _watch: ClockWatch = field(init=False, factory=ClockWatch)
     _silence: Silence = field(init=False, factory=Silence)
     _faults: Outage = field(init=False)
@@ -174,17 +188,25 @@ class Drainer(Service):
         back_off = self.dispatcher.back_off
         left = back_off.left(self.clock.seconds())
         slots = 0 if left else self.limits.in_flight
-        snapshot = await self.pool.read(executions.snapshot, slots)
+        snapshot = await self._read(slots)
         flights = await self._tend(snapshot.in_flight)
         now = self.wall()
+        # A row asked for by hand waits too, though its lane may be none that is looked at.
+        waits = bool(snapshot.heads) or (self.lanes.many and bool(slots))
+        snapshot = self._narrow(evolve(snapshot, in_flight=flights), now)
         lanes = frozenset(head.lane for head in snapshot.heads)
-        asked = {request.lane for request in snapshot.controls.run_one} if lanes else set()
+        asked = {request.lane for request in snapshot.controls.run_one} if waits else set()
         keys = sorted({lane.apikey_hash for lane in lanes | asked if lane.apikey_hash is not None})
+        known = self.gates.closed(now)
+        if self.lanes.many:
+            keys = sorted({*keys, *self.lanes.turn(known)})
         if keys:
             await self.gates.read(keys, now)
             self.pulse.gates_reachable = self.gates.reachable
             await self._note_gates(now)
-        plan = self._decide(evolve(snapshot, in_flight=flights), now)
+        plan = self._decide(snapshot, now)
+        if self.lanes.many and any(hold.reason is Reason.GATED for hold in plan.holds):
+            self._again = True  # others may start in the place of those whose gates have closed
         self.pulse.plan, self.pulse.in_flight = plan, flights
         self.pulse.backing_off_until = now + left if left else None
         refusing = left > 0 or (bool(lanes) and back_off.failures > 0)
@@ -192,7 +214,41 @@ class Drainer(Service):
         if (plan.takes or plan.picks) and self.running:
             await self._claim(plan, now)
         opening = min((hold.until for hold in plan.holds if hold.until is not None), default=None)
+        if self.lanes.many and (gate := self.gates.next_opening(now)) is not None:
+            opening = gate if opening is None else min(gate, opening)
         self._set_timer(left or (None if opening is None else opening - now))
+
+    async def _read(self, slots: int) -> Snapshot:
+        """
+        Read what is in flight, what is set and the lanes: all of them where they are few.
+        """
+        on_their_way = len(self.dispatcher.outstanding)
+        if not slots or on_their_way >= slots:  # the lanes matter if there is room all the same
+            return await self.pool.read(executions.snapshot, slots, on_their_way)
+        question = self.lanes.question(self.clock.seconds())
+        snapshot, news = await self.pool.read(executions.news, question)
+        self.lanes.learn(question, news, self.clock.seconds())
+        cap = snapshot.controls.over(self.limits).in_flight
+        if self.lanes.many or len(snapshot.in_flight) >= cap:
+            return snapshot
+        return evolve(snapshot, heads=self.lanes.heads())
+
+    def _narrow(self, snapshot: Snapshot, now: Instant) -> Snapshot:
+        """
+        Where lanes are many, leave out those that a rule holds (`crq.lanes`).
+        """
+        self.lanes.note_flights({row.execution_id: row.lane for row in snapshot.in_flight})
+        if not self.lanes.many:
+            return snapshot
+        caps = self._in_force(snapshot.controls)
+        heads = self.lanes.narrowed(
+            snapshot,
+            self._narrowed(caps, len(snapshot.in_flight)),
+            self.gates.closed(now),
+            self.gates.half_open,
+            self.dispatcher.back_off.failed_lanes,
+        )
+        return evolve(snapshot, heads=heads)
 
     def _look_at_the_clock(self) -> None:
         now = self.wall()
@@ -366,6 +422,7 @@ class Drainer(Service):
             back = await self.pool.transact(executions.release, number, epoch)
         if back:
             self._again = True  # this tick's snapshot does not have it as queued
+            self.lanes.touch([row.lane])
             self._log.warn(
                 "execution {execution_id} {why}: back to the queue",
                 action="released",
@@ -386,9 +443,16 @@ class Drainer(Service):
                 self.begun_by,
             )
         except CommitUnknown:
+            self.lanes.forget()
             # If it did commit, the next tick finds rows of ours that were not dispatched.
             self._again = True
             return
+        self.lanes.touch(take.lane for take in plan.takes)
+        self.lanes.touch(request.lane for request in plan.picks)
+        empty = {take.lane for take in plan.takes} - {row.lane for row in claimed}
+        if self.lanes.many and empty - self._empty:
+            self._again = True  # they were not what they seemed: others may start instead
+        self._empty = empty
         for row in claimed:
             if not self.running:  # the stop began while COMMIT was under way
                 await self._release(row, "was claimed while the daemon stops")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 from attrs import evolve, field, frozen
 
-from crq import controls, executions, heartbeat, policy, records, verdict
+from crq import executions, heartbeat, policy, records, verdict
 from crq.database import Cursor
 from crq.executions.rows import set_instant
 from crq.instants import Instant, instant_text, iso
@@ -44,6 +44,8 @@ __all__ = ["PROOFS", "Reading", "StatusReport", "as_json", "prove", "read", "rep
 
 NAMES = 100  # accounts whose name is looked up
 PROOFS = 10  # rows, keys and dependencies that a verdict names
+
+_NOTHING = records.Depth(0, False, None, {})
 
 
 @frozen
@@ -77,21 +79,22 @@ def read(txn: Cursor, names: bool = True) -> Reading:
     """
     Read what a report needs, without a lock; each statement sees what is committed by then.
 
-    The cost follows the lanes with work, and counts end at `records.COUNT_LIMIT`.
+    The cost follows the lanes with work, and counts end at `records.COUNT_LIMIT`. Where nothing
+    waits it is three statements.
 
     :param names: whether accounts are looked up by name, a statement each.
     """
-    depth = records.depth(txn)
-    in_flight = executions.in_flight(txn)
-    accounts = sorted({*depth.by_account, *(row.lane.subdomain_hash for row in in_flight)})
+    state = executions.snapshot(txn)
+    depth = records.depth(txn) if state.heads else _NOTHING
+    accounts = sorted({*depth.by_account, *(row.lane.subdomain_hash for row in state.in_flight)})
     # The end of idx_started_at, on both databases.
     started = txn.execute("SELECT MAX(started_at) FROM codeRunner_executions").scalar()
     return Reading(
         depth=depth,
-        heads=executions.heads(txn),
-        in_flight=in_flight,
+        heads=state.heads,
+        in_flight=state.in_flight,
         names=records.subdomains(txn, accounts[:NAMES]) if names else {},
-        controls=controls.read(txn),
+        controls=state.controls,
         beats=heartbeat.read(txn),
         last_start=None if started is None else set_instant(started),
     )

@@ -250,6 +250,8 @@ class MariaDB(_Server):
             f"--datadir={self._data}",
             "--innodb-log-file-size=32M",
             "--aria-log-file-size=8M",
+            # A server that starts removes the temporary tables it finds: those of others, in /tmp.
+            f"--tmpdir={self.directory}",
         ]
         self._options = [
             f"--innodb-flush-log-at-trx-commit={flush_log_at_commit}",

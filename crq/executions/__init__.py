@@ -13,20 +13,11 @@ is running has begun and is never started again.
 """
 
 from crq.executions.admission import admit, find, record_invalid
-from crq.executions.claiming import (
-    cancel,
-    claim,
-    fail_dispatch,
-    heads,
-    in_flight,
-    release,
-    snapshot,
-    waiting,
-    waits,
-)
+from crq.executions.claiming import cancel, claim, fail_dispatch, release
 from crq.executions.keeping import purge, reap_queued, running_since, scrub
 from crq.executions.plain import Ending, end, parcels, put_back
-from crq.executions.running import died, finish, row_state, start, startable, worker_of
+from crq.executions.reading import heads, in_flight, news, snapshot, waiting, waits
+from crq.executions.running import died, finish, row_states, start, startable, worker_of
 from crq.executions.steering import cancel_waiting, count_waiting, settle_unknown
 
 __all__ = [
@@ -43,13 +34,14 @@ __all__ = [
     "finish",
     "heads",
     "in_flight",
+    "news",
     "parcels",
     "purge",
     "put_back",
     "reap_queued",
     "record_invalid",
     "release",
-    "row_state",
+    "row_states",
     "running_since",
     "scrub",
     "settle_unknown",

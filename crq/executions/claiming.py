@@ -8,131 +8,38 @@ before it could be stale. What is in flight is read again under it, so that a pl
 the caps may not. The epoch it returns is put on the claimed rows; if the answer to COMMIT is lost,
 the rows are looked up by it. Lane reads carry the head's instant as their lower bound: without it a
 locking read steps over every delete-marked entry an old read view keeps alive.
+
+A claim is six statements, BEGIN and COMMIT among them, however many rows it takes; see also note
+[Few statements].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from crq import controls, policy
 from crq.database import Cursor
-from crq.executions.rows import instant, marks, not_before, set_instant, take_lock
+from crq.executions.reading import state
+from crq.executions.rows import marks, not_before, set_instant, take_epoch
 from crq.instants import Instant, instant_text
-from crq.model import (
-    Candidate,
-    Claimed,
-    InFlight,
-    Lane,
-    LaneHead,
-    Limits,
-    Plan,
-    RunOne,
-    Snapshot,
-    Status,
-)
-from crq.plain import MARK
+from crq.model import Candidate, Claimed, InFlight, Limits, Plan, RunOne, Take
 from crq.sealing import sha256_hex
 
-_IN_FLIGHT = """
-    SELECT execution_id, subdomain_hash, apikey_hash, status, claim_epoch, drainer_id, claimed_at,
-           started_at, worker_id
-      FROM codeRunner_executions
-     WHERE status IN ('claimed', 'running')
+# One lane of a claim; FOR UPDATE SKIP LOCKED holds inside the parentheses of a union as well.
+_LANE_MYSQL = """
+    (SELECT ?, execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
+      WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash <=> ? AND queued_at >= ?
+      ORDER BY queued_at, execution_id LIMIT ? FOR UPDATE SKIP LOCKED)
 """
 
-# idx_lane; a loose index scan, only because status is in the GROUP BY ("Using index for group-by").
-_HEADS_MYSQL = """
-    SELECT status, subdomain_hash, apikey_hash, MIN(queued_at)
-      FROM codeRunner_executions
-     WHERE status = 'queued'
-     GROUP BY status, subdomain_hash, apikey_hash
+_LANE_SQLITE = """
+    SELECT * FROM (
+        SELECT ?, execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
+         WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash IS ? AND queued_at >= ?
+         ORDER BY queued_at, execution_id LIMIT ?)
 """
 
-# idx_lane; SQLite has no loose scan, so two seeks a lane are spelled out.
-_HEADS_SQLITE = """
-    WITH RECURSIVE lanes (a, k, q) AS (
-        SELECT * FROM (
-            SELECT subdomain_hash, apikey_hash, queued_at FROM codeRunner_executions
-             WHERE status = 'queued' ORDER BY subdomain_hash, apikey_hash, queued_at LIMIT 1)
-        UNION ALL
-        SELECT n.subdomain_hash, n.apikey_hash, n.queued_at
-          FROM lanes JOIN codeRunner_executions n ON n.execution_id = COALESCE(
-            (SELECT execution_id FROM codeRunner_executions
-              WHERE status = 'queued' AND subdomain_hash = lanes.a
-                AND apikey_hash > COALESCE(lanes.k, '')
-              ORDER BY apikey_hash, queued_at LIMIT 1),
-            (SELECT execution_id FROM codeRunner_executions
-              WHERE status = 'queued' AND subdomain_hash > lanes.a
-              ORDER BY subdomain_hash, apikey_hash, queued_at LIMIT 1)))
-    SELECT 'queued', a, k, q FROM lanes
-"""
-
-
-def in_flight(txn: Cursor) -> tuple[InFlight, ...]:
-    """
-    Read what holds a slot: at most as many rows as the global cap, counted by the caller.
-    """
-    return tuple(
-        InFlight(
-            execution_id=row[0],
-            lane=Lane(row[1], row[2]),
-            status=Status(row[3]),
-            claim_epoch=row[4],
-            drainer_id=row[5],
-            claimed_at=instant(row[6]),
-            started_at=instant(row[7]),
-            begun_by=row[8] if (row[8] or "").startswith(MARK) else None,
-        )
-        for row in txn.execute(_IN_FLIGHT).all()
-    )
-
-
-def heads(txn: Cursor) -> tuple[LaneHead, ...]:
-    """
-    Read the oldest queued instant of each lane, by index seeks alone.
-    """
-    rows = txn.execute(_HEADS_SQLITE if txn.dialect == "sqlite" else _HEADS_MYSQL).all()
-    return tuple(LaneHead(Lane(row[1], row[2]), set_instant(row[3])) for row in rows)
-
-
-def waits(txn: Cursor) -> bool:
-    """
-    Tell whether anything is queued, by one index seek.
-    """
-    row = txn.execute("SELECT 1 FROM codeRunner_executions WHERE status = 'queued' LIMIT 1").one()
-    return row is not None
-
-
-def waiting(txn: Cursor, lane: Lane) -> int:
-    """
-    Count a lane's queued rows (idx_lane); admission's caps bound how many there are.
-    """
-    same = "IS" if txn.dialect == "sqlite" else "<=>"
-    count = txn.execute(
-        "SELECT COUNT(*) FROM codeRunner_executions"
-        f" WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?",
-        (lane.subdomain_hash, lane.apikey_hash),
-    ).scalar()
-    return int(count)
-
-
-def snapshot(txn: Cursor, slots: int) -> Snapshot:
-    """
-    Read what a plan needs; heads only when fewer than ``slots`` executions are in flight.
-
-    What operators have set is read only where something waits or runs: two statements when idle.
-
-    :param slots: the configured cap, which operators may have changed; 0: look for no work.
-    """
-    flights = in_flight(txn)
-    if not slots:
-        return Snapshot((), flights)
-    if not flights:
-        waiting = heads(txn)
-        return Snapshot(waiting, (), controls.read(txn)) if waiting else Snapshot()
-    found = controls.read(txn)
-    cap = slots if found.in_flight is None else found.in_flight
-    return Snapshot(heads(txn) if len(flights) < cap else (), flights, found)
+LANES_AT_ONCE = 64  # lanes of one statement; SQLite joins at most 500 parts
 
 
 def claim(
@@ -156,33 +63,13 @@ def claim(
     :param begun_by: mark of the process that will POST them to a plain endpoint: they are running
         from now on, and no nonce is minted (`crq.plain`); None: they are claimed.
     """
-    take_lock(txn, "codeRunner_drain")
-    epoch = int(txn.execute("SELECT epoch FROM codeRunner_drain WHERE id = 1").scalar())
-    flights = {flight.execution_id: flight for flight in (*unanswered, *in_flight(txn))}
-    lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
-    same = "IS" if txn.dialect == "sqlite" else "<=>"
-    found = controls.read(txn)
-    candidates = _picked(txn, () if found.draining else plan.picks, lock)
-    for take in plan.takes:
-        if found.pause_of(take.lane) is not None:
-            continue
-        rows = txn.execute(
-            f"""
-            SELECT execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
-             WHERE status = 'queued' AND subdomain_hash = ? AND apikey_hash {same} ?
-               AND queued_at >= ?
-             ORDER BY queued_at, execution_id LIMIT ? {lock}
-            """,
-            (
-                take.lane.subdomain_hash,
-                take.lane.apikey_hash,
-                instant_text(take.queued_at),
-                take.at_most,
-            ),
-        ).all()
-        for row in rows:
-            one = Candidate(row[0], row[1], take.lane, set_instant(row[2]), row[3])
-            candidates.setdefault(one.execution_id, one)
+    epoch = take_epoch(txn, "codeRunner_drain")
+    standing = state(txn, with_heads=False)
+    flights = {flight.execution_id: flight for flight in (*unanswered, *standing.in_flight)}
+    found = standing.controls
+    candidates = _picked(txn, () if found.draining else plan.picks)
+    for one in _waiting_of(txn, [take for take in plan.takes if not found.pause_of(take.lane)]):
+        candidates.setdefault(one.execution_id, one)
     picks = [request.execution_id for request in plan.picks]
     caps = found.over(limits)
     chosen = policy.pick(candidates.values(), flights.values(), caps, first=picks)
@@ -205,19 +92,19 @@ def claim(
     at = max(now, *(row.queued_at for row in chosen))
     values: list[object]
     if begun_by is None:
-        state = f"""
+        taken = f"""
             status = 'claimed', nonce_hash = CASE execution_id
             {"WHEN ? THEN ? " * len(claimed)} END
         """
         values = [v for row in claimed for v in (row.execution_id, sha256_hex(row.nonce))]
     else:
-        state = "status = 'running', worker_id = ?, started_at = ?"
+        taken = "status = 'running', worker_id = ?, started_at = ?"
         values = [begun_by, instant_text(at)]
     # +status, because SQLite would rather walk all queued rows by an index on status than seek the
     # few ids.
     txn.execute(
         f"""
-        UPDATE codeRunner_executions SET {state}, claim_epoch = ?, drainer_id = ?, claimed_at = ?
+        UPDATE codeRunner_executions SET {taken}, claim_epoch = ?, drainer_id = ?, claimed_at = ?
          WHERE execution_id IN ({marks(len(claimed))}) AND +status = 'queued'
         """,
         (*values, epoch, drainer_id, instant_text(at), *(row.execution_id for row in claimed)),
@@ -227,10 +114,27 @@ def claim(
     return claimed
 
 
-def _picked(txn: Cursor, picks: Iterable[RunOne], lock: str) -> dict[int, Candidate]:
+def _waiting_of(txn: Cursor, takes: Sequence[Take]) -> Iterator[Candidate]:
+    """
+    Lock the oldest rows of each of these lanes.
+    """
+    part = _LANE_SQLITE if txn.dialect == "sqlite" else _LANE_MYSQL
+    for first in range(0, len(takes), LANES_AT_ONCE):
+        some = takes[first : first + LANES_AT_ONCE]
+        values: list[object] = []
+        for number, take in enumerate(some):
+            lane = take.lane
+            values += (number, lane.subdomain_hash, lane.apikey_hash)
+            values += (instant_text(take.queued_at), take.at_most)
+        for row in txn.execute(" UNION ALL ".join([part] * len(some)), values).all():
+            yield Candidate(row[1], row[2], some[row[0]].lane, set_instant(row[3]), row[4])
+
+
+def _picked(txn: Cursor, picks: Iterable[RunOne]) -> dict[int, Candidate]:
     """
     Lock the executions an operator asked for; a request whose execution waits no more is dropped.
     """
+    lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
     lanes = {request.execution_id: request.lane for request in picks}
     if not lanes:
         return {}

@@ -17,6 +17,23 @@ def take_lock(txn: Cursor, table: str) -> None:
         raise RuntimeError(f"{table} has lost its row: run `crq db upgrade`")
 
 
+def take_epoch(txn: Cursor, table: str) -> int:
+    """
+    Take a lock as `take_lock` does, and return the epoch that was written, in one statement.
+    """
+    if txn.dialect == "sqlite":
+        text = f"UPDATE {table} SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch"
+        found = txn.execute(text).all()  # to its end: it is not done before
+        epoch = found[0][0] if found else None
+    else:
+        # The server hands out what LAST_INSERT_ID was given as if it were a new row's key.
+        txn.execute(f"UPDATE {table} SET epoch = LAST_INSERT_ID(epoch + 1) WHERE id = 1")
+        epoch = txn.lastrowid if txn.rowcount == 1 else None
+    if epoch is None:
+        raise RuntimeError(f"{table} has lost its row: run `crq db upgrade`")
+    return int(epoch)
+
+
 def instant(text: str | None) -> Instant | None:
     """
     Read an instant that may be NULL.

@@ -4,8 +4,10 @@ From claimed to running to an outcome: what the executor does, and what is done 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crq.database import Cursor
-from crq.executions.rows import instant, not_before
+from crq.executions.rows import instant, marks, not_before
 from crq.instants import Instant, instant_text
 from crq.messages import Outcome, RowState, Started
 from crq.sealing import NONCE_TTL, sha256_hex
@@ -92,16 +94,16 @@ def died(txn: Cursor, execution_id: int, now: Instant, message: str = DIED) -> b
     return txn.rowcount == 1
 
 
-def row_state(txn: Cursor, execution_id: int) -> RowState | None:
+def row_states(txn: Cursor, execution_ids: Sequence[int]) -> dict[int, RowState]:
     """
-    Read what settling needs of one row.
+    Read what settling needs of rows, in one statement; a row that is gone is missing.
     """
-    row = txn.execute(
+    rows = txn.execute(
         "SELECT execution_id, status, claim_epoch, error_code, queued_at, started_at, finished_at"
-        " FROM codeRunner_executions WHERE execution_id = ?",
-        (execution_id,),
-    ).one()
-    return None if row is None else RowState(*row[:4], *map(instant, row[4:]))
+        f" FROM codeRunner_executions WHERE execution_id IN ({marks(len(execution_ids))})",
+        execution_ids,
+    ).all()
+    return {row[0]: RowState(*row[:4], *map(instant, row[4:])) for row in rows}
 
 
 def worker_of(txn: Cursor, execution_id: int) -> tuple[str, str | None] | None:

@@ -278,26 +278,27 @@ def test_a_request_is_over_when_its_row_was_claimed_in_its_turn(
     assert database.read(connection, controls.read).run_one == ()
 
 
-def test_an_idle_tick_is_two_statements(database: Database, connection: Any, do: Set) -> None:
+def test_a_tick_reads_all_in_one_statement(database: Database, connection: Any, do: Set) -> None:
     """
-    Nothing waits and nothing runs: what is in flight and the heads are all that is read; with work,
-    one statement more.
+    What is in flight, what is set and the heads are one statement, with work and without; a second
+    one is asked when the caller took the slots for full and they are not.
     """
     do(actions.pause, "account", OTHER)
     seen: list[str] = []
     watched = Database(database.url, observe=seen.append)
     other = watched.connect()
 
-    def statements() -> int:
+    def statements(expected: int = 0) -> int:
         seen.clear()
-        watched.read(other, executions.snapshot, LIMITS.in_flight)
+        watched.read(other, executions.snapshot, LIMITS.in_flight, expected)
         return len(seen)
 
-    assert statements() == 2
+    assert statements() == 1
     rows.admit(database, connection)
-    assert statements() == 3
+    assert statements() == 1
+    assert statements(LIMITS.in_flight) == 2
     tick(database, connection)
-    assert statements() == 3
+    assert statements() == 1
     seen.clear()
     watched.read(other, executions.snapshot, 0)
     assert len(seen) == 1  # the executor is left alone: nothing is looked for

@@ -76,9 +76,74 @@ class CommandLine(SynchronousTestCase):
         Without a name each benchmark is listed with what it measures.
         """
         listed = CliRunner().invoke(command_line.main, []).output.splitlines()
-        names = [*command_line.BENCHMARKS, "all", *command_line.PROOFS]
+        names = [*command_line.BENCHMARKS, "all", "compare", *command_line.PROOFS]
         self.assertEqual([line.split()[0] for line in listed], names)
         self.assertTrue(all(len(line.split()) > 3 for line in listed))
+
+
+class Comparison(SynchronousTestCase):
+    """
+    ``python -m benchmarks compare``.
+    """
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp())
+        self.folder.mkdir()
+
+    def file(self, name: str, *reports: dict[str, Any]) -> str:
+        path = self.folder / name
+        path.write_text(json.dumps(reports if len(reports) > 1 else reports[0]))
+        return str(path)
+
+    def report(self, name: str, **figures: float) -> dict[str, Any]:
+        found = {each: Figure(value, "ms") for each, value in figures.items()}
+        return report(name, Measured(found, {"mariadb": "10.11"}), 0.0, 0.5)
+
+    def compare(self, *files: str) -> tuple[int, str]:
+        result = CliRunner(env={"COLUMNS": "120"}).invoke(command_line.main, ["compare", *files])
+        return result.exit_code, result.output
+
+    def test_figures_stand_side_by_side(self) -> None:
+        """
+        Each figure has both values and their ratio; one that only one file has is shown as such.
+        """
+        before = self.file("a", self.report("x", p50=8.0, gone=1.0), self.report("y", n=1.0))
+        after = self.file("b", self.report("x", p50=4.0, new=2.0))
+        code, output = self.compare(before, after)
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"x\W+p50\W+8\W+4\W+0\.50\W+ms")
+        self.assertRegex(output, r"gone\W+1 [^\n]* - ")
+        self.assertRegex(output, r"new[^\n]* - \W+2 ")
+        self.assertRegex(output, r"y\W+n\W+1 ")
+
+    def test_other_versions_are_named(self) -> None:
+        """
+        Figures of different machines or versions are not compared without a word.
+        """
+        later = self.report("x", p50=4.0)
+        later["versions"]["mariadb"] = "11.8"
+        files = self.file("a", self.report("x", p50=8.0)), self.file("b", later)
+        self.assertIn("x: mariadb 10.11 before, 11.8 after", self.compare(*files)[1])
+
+    def test_a_file_that_is_no_report_is_refused(self) -> None:
+        """
+        The error names the file, says what is wrong and what to do.
+        """
+        good = self.file("a", self.report("x", p50=8.0))
+        for text in (
+            "{",
+            "[]x",
+            '{"benchmark": "x"}',
+            "[1]",
+            '{"benchmark":"x","figures":{"a":1}}',
+        ):
+            bad = self.folder / "bad"
+            bad.write_text(text)
+            code, output = self.compare(good, str(bad))
+            self.assertEqual(code, 1, output)
+            self.assertIn("bad: no report of a benchmark", output.replace("\n", ""))
+        code, output = self.compare(good, str(self.folder / "missing"))
+        self.assertEqual(code, 1)
 
 
 class Report(SynchronousTestCase):
