@@ -195,12 +195,18 @@ class DrainerOptions:
     SECTION = "drainer."
     id: str = option(
         Factory(socket.gethostname),
-        "name of this drainer in the rows; must stay the same over restarts",
+        "name of this drainer in the rows; must stay the same over restarts, and be no other's",
         lambda value: (
             None
             if re.fullmatch(r"[\w.:-]{1,64}", value, re.A)
             else f"{value!r} is no name; use 1 to 64 letters, digits, dots, colons and dashes"
         ),
+    )
+    slots: int = option(
+        0,
+        "executions in flight through this drainer, for boxes with an executor each; 0: as many as"
+        " limits.in_flight, which counts over all drainers",
+        between(0, 1000),
     )
     tick: float = option(1.0, "seconds between ticks (brief §4: 1 Hz)", between(0.01, 60))
     drain_limit: float = option(

@@ -12,7 +12,7 @@ one more after it. A tick never raises, and it never waits for an executor: `crq
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from attrs import define, evolve, field
@@ -33,6 +33,7 @@ from crq.meters import Meters
 from crq.model import Claimed, Controls, ErrorCode, InFlight, Limits, Plan, Snapshot, Status
 from crq.outages import Outage, one_line
 from crq.pool import Pool
+from crq.presence import Alone, NameTaken, Presence
 from crq.pulse import Ended, Pulse
 from crq.sealing import NONCE_TTL
 from crq.suspects import Suspects
@@ -51,6 +52,9 @@ class Drainer(Service):
     :ivar plan: decides; the simulator compares other rules.
     :ivar ticked: called after each tick with how it ended; must not raise.
     :ivar capped: called with the caps in force when they have changed; must not raise.
+    :ivar presence: its place among the other drainers of its database.
+    :ivar slots: how many executions may be in flight through this drainer; None: as many as may be
+        at all.
     """
 
     pool: Pool
@@ -70,6 +74,8 @@ class Drainer(Service):
     ticked: Callable[[Ended], None] = lambda _: None
     capped: Callable[[Limits], None] = lambda _: None
     meters: Meters = field(factory=Meters)
+    presence: Presence | Alone = field(factory=Alone)
+    slots: int | None = None
 
     _loop: LoopingCall = field(init=False)
     _ticking: Deferred[None] | None = field(init=False, default=None)
@@ -146,7 +152,7 @@ class Drainer(Service):
         try:
             await self._tick()
         except Exception as error:  # noqa: BLE001 - a timer that raises once never runs again
-            if isinstance(error, schema.SchemaMismatch):
+            if isinstance(error, (schema.SchemaMismatch, NameTaken)):
                 self._faults.failed(str(error))
             elif not is_outage(error):  # which the pool tells, once for all who meet it
                 self._faults.failed(error)
@@ -164,7 +170,7 @@ class Drainer(Service):
 
     async def _tick(self) -> None:
         self._look_at_the_clock()
-        if not self._recovered:
+        if not (self._recovered and self.presence.held):
             await self._recover()
         back_off = self.dispatcher.back_off
         left = back_off.left(self.clock.seconds())
@@ -225,7 +231,7 @@ class Drainer(Service):
         return self.plan(
             snapshot,
             self.gates.closed(now),
-            self._narrowed(self._in_force(snapshot.controls), len(snapshot.in_flight)),
+            self._narrowed(self._in_force(snapshot.controls), snapshot.in_flight),
             now,
             half_open=self.gates.half_open,
             backing_off=back_off.lanes(self.clock.seconds(), now, lanes) if lanes else {},
@@ -241,22 +247,32 @@ class Drainer(Service):
             self.capped(caps)
         return caps
 
-    def _narrowed(self, caps: Limits, in_flight: int) -> Limits:
+    def _narrowed(self, caps: Limits, flights: Collection[InFlight]) -> Limits:
         """
-        The caps; while the executor is being tried again, room for one dispatch alone.
+        The caps; no more than this drainer's own slots; while the executor is being tried again,
+        room for one dispatch alone.
         """
+        if self.slots is not None:
+            own = self.drainer_id, self.dispatcher.outstanding
+            caps = policy.own_share(caps, flights, self.slots, *own)
         if not self.dispatcher.back_off.failures:
             return caps
         trying = 0 if self.dispatcher.outstanding else 1
-        return evolve(caps, in_flight=min(caps.in_flight, in_flight + trying))
+        return evolve(caps, in_flight=min(caps.in_flight, len(flights) + trying))
 
     async def _recover(self) -> None:
         """
-        On start: make sure of the schema, and put back what was claimed and not dispatched.
+        On start: make sure of the schema and of our name, and put back what was claimed under it
+        and not dispatched; again when the name was lost meanwhile.
         """
         await self.pool.read(schema.check)
+        await self.presence.arrive()
         for flight in await self.pool.read(executions.in_flight):
-            if flight.status is Status.CLAIMED and flight.drainer_id == self.drainer_id:
+            if (
+                flight.status is Status.CLAIMED
+                and flight.drainer_id == self.drainer_id
+                and flight.execution_id not in self.dispatcher.outstanding
+            ):
                 await self._release(flight, "was claimed before the restart")
         # What has opened since, and what this process will see open, begins with one execution.
         self.gates.remember(await self.pool.read(gatehistory.unfinished), self.wall())
@@ -274,10 +290,13 @@ class Drainer(Service):
         flights = self.dispatcher.in_flight() | {row.execution_id: row for row in rows}
         overdue = self.wall() - NONCE_TTL
         for row in orphans:
-            if row.status is Status.CLAIMED and (
-                row.drainer_id == self.drainer_id or (row.claimed_at or 0.0) < overdue
-            ):
+            if row.status is not Status.CLAIMED:
+                continue
+            if row.drainer_id == self.drainer_id or (row.claimed_at or 0.0) < overdue:
                 await self._release(row, "was claimed and not dispatched")
+                del flights[row.execution_id]
+            elif row.drainer_id is not None and self.presence.gone(row.drainer_id):
+                await self._release(row, f"was claimed by {row.drainer_id}, which is dead,")
                 del flights[row.execution_id]
         running = [row for row in orphans if row.status is Status.RUNNING]
         held: frozenset[int] = frozenset()
@@ -338,6 +357,7 @@ class Drainer(Service):
                 now,
                 self.mint,
                 tuple(self.dispatcher.in_flight().values()),
+                self.slots,
             )
         except CommitUnknown:
             # If it did commit, the next tick finds rows of ours that were not dispatched.

@@ -39,7 +39,9 @@ from crq.logs import Logs
 from crq.meters import Meters
 from crq.model import Limits
 from crq.notify import Notify, watchdog_seconds
+from crq.origin import of_this_process
 from crq.pool import Pool
+from crq.presence import Presence
 from crq.pulse import Pulse
 from crq.reaper import Reaper
 from crq.sealing import Sealer, new_nonce
@@ -116,7 +118,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         # nor fires anything (ruling 10; Twisted #3899). Nothing has been scheduled yet.
         reactor.seconds = time.monotonic
 
-    pulse = Pulse(started_at=time.time())
+    pulse = Pulse(started_at=time.time(), origin=of_this_process(config.drainer.lock_file))
 
     def repeated(_error: BaseException) -> None:
         pulse.repeats += 1
@@ -141,6 +143,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     liveness = Liveness(database, Path(config.executor.lock_dir))
     trusted = config.executor.liveness == "lock"
     over = config.executor.wall + config.executor.grace
+    presence = Presence(pool, pulse, config.drainer.id, reactor, time.time)
     drainer = Drainer(
         pool=pool,
         gates=gates,
@@ -157,6 +160,8 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         drain_limit=config.drainer.drain_limit,
         capped=transport.limit,
         meters=meters,
+        presence=presence,
+        slots=config.drainer.slots or None,
     )
     supervision = Supervision(
         notify=Notify.of(os.environ),
@@ -209,6 +214,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         tick=config.drainer.tick,
         busy=lambda: bool(dispatcher.outstanding),
         also=book.refresh,
+        presence=presence,
     )
     root = Daemon(logs)
     parts = {

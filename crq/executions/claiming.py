@@ -141,6 +141,7 @@ def claim(
     now: Instant,
     mint: Callable[[], str],
     unanswered: Iterable[InFlight] = (),
+    slots: int | None = None,
 ) -> tuple[Claimed, ...]:
     """
     Take from a plan what still fits, oldest first, each row under a fresh nonce.
@@ -150,10 +151,13 @@ def claim(
 
     :param unanswered: dispatches whose answer has not come; they hold a slot even if their row is
         finished already.
+    :param slots: how many may be in flight through this drainer; None: as many as may be at all.
     """
     take_lock(txn, "codeRunner_drain")
     epoch = int(txn.execute("SELECT epoch FROM codeRunner_drain WHERE id = 1").scalar())
-    flights = {flight.execution_id: flight for flight in (*unanswered, *in_flight(txn))}
+    ours = {flight.execution_id: flight for flight in unanswered}
+    flights = ours | {flight.execution_id: flight for flight in in_flight(txn)}
+    flown = {flight.lane.apikey_hash for flight in flights.values()}
     lock = "" if txn.dialect == "sqlite" else "FOR UPDATE SKIP LOCKED"
     same = "IS" if txn.dialect == "sqlite" else "<=>"
     found = controls.read(txn)
@@ -161,6 +165,8 @@ def claim(
     for take in plan.takes:
         if found.pause_of(take.lane) is not None:
             continue
+        if take.alone and take.lane.apikey_hash in flown:
+            continue  # another drainer was first with the one that tries a gate that has passed
         rows = txn.execute(
             f"""
             SELECT execution_id, job_id, queued_at, traceparent FROM codeRunner_executions
@@ -180,6 +186,8 @@ def claim(
             candidates.setdefault(one.execution_id, one)
     picks = [request.execution_id for request in plan.picks]
     caps = found.over(limits)
+    if slots is not None:
+        caps = policy.own_share(caps, flights.values(), slots, drainer_id, ours)
     chosen = policy.pick(candidates.values(), flights.values(), caps, first=picks)
     asked = {request.execution_id for request in found.run_one}
     controls.served(txn, [row.execution_id for row in chosen if row.execution_id in asked])

@@ -1,5 +1,5 @@
 """
-``POST /codeRunner``: admission.
+``POST /codeRunner``: admission; and ``POST /wake``, for those who insert their rows by SQL.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from crq.database import CommitUnknown, Cursor
 from crq.messages import Admitted, Rejected
 from crq.submissions import Refusal
 from crq.web import answers, bodies
+from crq.web.answers import Reply
 from crq.web.door import Door, routes
 from crq.web.tokens import Caller
 
@@ -50,6 +51,17 @@ async def submit(door: Door, request: IRequest) -> bytes:
         door.meters.rejected.labels(answer.depth).inc()
         door.note_refusal()
     return door.reply(request, answers.of(answer, shown))
+
+
+@routes.route("/wake", methods=["POST"])
+async def wake(door: Door, request: IRequest) -> bytes:
+    """
+    Look for work now. A body is read by nobody; while a tick runs, any number of calls make one
+    more.
+    """
+    await door.caller(request, "admit")
+    door.wake()
+    return door.reply(request, Reply(200, {"woken": True}))
 
 
 def _prepare(

@@ -1,6 +1,6 @@
 """
 What can be read over HTTP: the log, one execution and why it waits, the status, health, accounts,
-gates, the series, the audit.
+drainers, gates, the series, the audit.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.web.iweb import IRequest
 
-from crq import accounts, audit, controls, explain, gatehistory, records, series, status
+from crq import accounts, audit, controls, drainers, explain, gatehistory, records, series, status
 from crq.explanation import Explanation
 from crq.instants import iso
 from crq.recordvalues import FullRecord
@@ -159,6 +159,18 @@ async def account_list(door: Door, request: IRequest) -> bytes:
     only = None if caller.accounts is None else sorted(caller.accounts)
     found = await door.pool.read(accounts.read, door.limits(), door.wall(), only)
     return door.reply(request, Reply(200, {"accounts": [each.as_json() for each in found]}))
+
+
+@routes.route("/drainers", methods=["GET"])
+async def drainer_list(door: Door, request: IRequest) -> bytes:
+    """
+    Who drains, and what each has in flight.
+    """
+    caller = await door.caller(request, "read")
+    unlimited(caller)
+    bodies.names(request.args, ())
+    found = await door.pool.read(drainers.read, door.wall())
+    return door.reply(request, Reply(200, {"drainers": [each.as_json() for each in found]}))
 
 
 @routes.route("/gates", methods=["GET"])
