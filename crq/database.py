@@ -53,6 +53,7 @@ P = ParamSpec("P")
 
 ATTEMPTS = 3  # of one transaction (ruling 11)
 LOCK_WAIT = 5  # s; a claim that waits longer is better off in the next tick
+IDLE_LIMIT = 10  # s between two statements of a transaction that has written
 BUSY_TIMEOUT = 5.0  # s; SQLite writers queue for one lock, and its queue is not fair
 
 # DATETIME comes back as the text that went in: see crq.instants.instant_text.
@@ -257,6 +258,9 @@ class Database:
             cursor.execute(
                 f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00',"
                 f" innodb_lock_wait_timeout = {lock_wait}"
+                # MariaDB's alone: whoever freezes, or loses its host, inside a transaction would
+                # hold a lock row, and with it everybody, until the server misses it hours later.
+                f" /*M!100302 , idle_write_transaction_timeout = {IDLE_LIMIT} */"
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.close()
