@@ -216,6 +216,11 @@ class DrainerOptions:
         75.0, "seconds after which a stop is over whatever happens; below the unit's TimeoutStopSec"
     )
     lock_file: str = option("crqueue.lock", "held while the daemon runs: one per box and queue")
+    wake_socket: str = option(
+        "",
+        "path of a unix datagram socket at which the daemon is poked to look for work at once, by"
+        " an admission process of its host or by whoever inserts rows there; empty: there is none",
+    )
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.drain_limit <= self.stop_limit:

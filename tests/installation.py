@@ -91,16 +91,17 @@ class Installation:
     ) -> None:
         self.close()
 
-    def start_daemon(self, wait: bool = True) -> int:
+    def start_daemon(self, wait: bool = True, roles: str = "all") -> int:
         """
         Start ``twistd crqueue`` and return its process id.
 
         :param wait: until it is ready: its first tick has ended well.
+        :param roles: what it is to do.
         """
         command = [str(BIN / "twistd"), "--nodaemon", "--pidfile="]
         return self._start(
             "daemon",
-            [*command, "crqueue", "--config", str(self.path)],
+            [*command, "crqueue", "--config", str(self.path), "--roles", roles],
             (lambda: self.get("/health/ready")[0] == 200) if wait else None,
         )
 

@@ -25,6 +25,9 @@ async def submit(door: Door, request: IRequest) -> bytes:
     Admit one execution, or say why not.
     """
     caller = await door.caller(request, "admit")
+    if not door.admits:
+        remedy = "ask one that was started with --roles admit or all"
+        raise Refusal("path", "this process admits nothing (--roles drain)", remedy, 404)
     headers = request.requestHeaders
     prepared = await door.pool.compute(
         _prepare,

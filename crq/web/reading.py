@@ -8,7 +8,18 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.web.iweb import IRequest
 
-from crq import accounts, audit, controls, drainers, explain, gatehistory, records, series, status
+from crq import (
+    accounts,
+    audit,
+    controls,
+    drainers,
+    explain,
+    gatehistory,
+    records,
+    schema,
+    series,
+    status,
+)
 from crq.explanation import Explanation
 from crq.instants import iso
 from crq.recordvalues import FullRecord
@@ -76,13 +87,14 @@ async def explanation_of(door: Door, execution_id: int) -> Explanation:
     reading = await door.pool.read(explain.read, execution_id)
     if reading is None:
         raise _no_execution()
+    await door.look_at_gates(reading.keys)
     now = door.wall()
     return explain.explain(
         reading,
         door.gates.closed(now),
         door.limits(),
         now,
-        half_open=door.gates.half_open,
+        half_open=door.half_open,
         pulse=door.pulse,
         drainer_id=door.config.drainer.id,
         monotonic=door.monotonic(),
@@ -256,10 +268,14 @@ def live(door: Door, request: IRequest) -> bytes:
 
 
 @routes.route("/health/ready", methods=["GET"])
-def ready(door: Door, request: IRequest) -> bytes:
+async def ready(door: Door, request: IRequest) -> bytes:
     """
-    This process starts work.
+    This process starts work; one that only admits: its database answers.
     """
+    if door.pulse is None:
+        door.count(request, NOBODY)
+        await door.pool.read(schema.check)
+        return door.reply(request, Reply(200, {"ready": True}))
     problem = not_ready(door.pulse, door.monotonic(), door.config.drainer.tick)
     if problem is None:
         return door.reply(request, Reply(200, {"ready": True}))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effects import script
 from tests.installation import Installation, companion
 from tests.servers import MariaDB
 from tests.site import Site
@@ -112,3 +113,49 @@ def test_a_second_daemon_of_a_name_is_not_ready(site: Site, tmp_path: Path) -> N
         site.admit(2, "acme", 0.05)
         site.until(site.all_ended, "the second does not work")
     assert site.problems() == []
+
+
+@pytest.mark.slow
+def test_admission_survives_its_drainer(tmp_path: Path, mariadb: MariaDB) -> None:
+    """
+    A process that only admits goes on while the drainer is dead, and says that the queue is stalled
+    once that is so; a new drainer is poked by each admission, and starts it long before its tick.
+    """
+    mariadb.create_database("roles")
+    slow = {"drainer": {**SETTINGS["drainer"], "tick": 20.0, "wake_socket": str(tmp_path / "wake")}}
+    site = Site(tmp_path, mariadb.dsn("roles"), slow)
+    # Its own tick only says how long nothing may start before that is called stalled.
+    door = companion(site.installation, tmp_path / "door", "site", {"drainer": {"tick": 1.0}})
+    try:
+        site.installation.start_executor()
+        door.start_daemon(roles="admit")
+
+        def submitted(number: int) -> None:
+            identifier = f"{number}/1"
+            key, text = "acme.0", script(number, 0.05)
+            fields = {"subdomain": "acme", "apikey": key, "source_code": text}
+            status, answer = door.submit(identifier=identifier, **fields)
+            assert status == 202, answer
+            site.answers[identifier] = "queued"
+
+        submitted(1)
+        site.until(
+            lambda: json.loads(door.get("/health/verdict")[1])["verdict"] == "stalled",
+            "nobody says that it is stalled",
+        )
+        assert json.loads(door.get("/status")[1])["because"].endswith("nobody has reported")
+        site.installation.start_daemon(roles="drain")
+        site.until(site.all_ended, "what was admitted meanwhile is not done")
+        assert site.installation.submit(subdomain="acme")[0] == 404
+        for number in range(2, 7):
+            submitted(number)
+            assert site.until(site.all_ended, "not poked") < 10
+        site.installation.kill("daemon")
+        submitted(7)
+        assert door.get("/health/ready")[0] == 200
+        site.installation.start_daemon(roles="drain")
+        site.until(site.all_ended, "not all have ended")
+        assert site.problems() == []
+    finally:
+        door.close()
+        site.close()
