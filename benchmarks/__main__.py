@@ -25,6 +25,7 @@ from benchmarks import (
     crashes,
     drain,
     drainers,
+    galera,
     hostile,
     overview,
     pages,
@@ -50,6 +51,7 @@ PROOFS: dict[str, Callable[..., object]] = {
     "crashes": crashes.run,
     "soak": soak.run,
     "drainers": drainers.run,
+    "galera": galera.run,
 }
 
 
@@ -249,6 +251,23 @@ def several(target: str | None, page: bool, minutes: float, seed: int | None, co
     result = report("drainers", soaked.measured, time.time(), load)
     if page:
         pages.put("several drainers", pages.figures(result))
+    if soaked.folder is not None:
+        click.echo(f"the logs are kept in {soaked.folder}", err=True)
+    _tell(result, target, soaked.violations)
+
+
+@main.command("galera", help=_meaning(galera.run))
+@_json_option
+@_page_option
+@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(min=1))
+@click.option("--seed", default=1, show_default=True, type=int)
+def nodes(target: str | None, page: bool, minutes: float, seed: int) -> None:
+    load = os.getloadavg()[0]
+    with _stages("galera") as stage:
+        soaked = galera.run(stage, minutes, seed)
+    result = report("galera", soaked.measured, time.time(), load)
+    if page:
+        pages.put("galera", pages.figures(result))
     if soaked.folder is not None:
         click.echo(f"the logs are kept in {soaked.folder}", err=True)
     _tell(result, target, soaked.violations)

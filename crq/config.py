@@ -91,6 +91,11 @@ class DatabaseOptions:
         10.0, "seconds to wait for the server: ten ticks, then it counts as away", between(1, 300)
     )
     pool: int = option(4, "connections of the daemon; SQLite always has one", between(1, 64))
+    cluster: Literal["none", "galera"] = option(
+        "none",
+        "galera: daemons and executors may use different nodes; each session waits until it sees"
+        " what other nodes have committed, and conflicts are repeated more often",
+    )
 
 
 @frozen
@@ -523,12 +528,18 @@ class Config:
                 f"reaper.running_limit: {self.reaper.running_limit:g} is not above executor.wall"
                 f" + executor.grace; a row must not be reaped while its script may still run"
             )
+        if self.database.cluster == "galera" and self.executor.liveness == "lock":
+            raise ValueError(
+                'executor.liveness: "lock" with database.cluster = "galera": a named lock is known'
+                ' to one node alone, and others would take a living worker for dead; set "wall"'
+            )
 
     def open_database(self) -> Database:
         """
         The database this configuration names.
         """
-        return Database(self.database.url, self.database.timeout)
+        galera = self.database.cluster == "galera"
+        return Database(self.database.url, self.database.timeout, galera)
 
     def sealer(self) -> Sealer:
         """

@@ -238,7 +238,8 @@ def companion(
         "url": first.config.executor.url,
         "lock_dir": first.config.executor.lock_dir,
     }
-    del ours["executor"]["bind"], ours["web"]["listen"]
+    for section, option in (("executor", "bind"), ("web", "listen")):
+        ours[section].pop(option)
     ours.setdefault("drainer", {})["id"] = name
     for section, options in (settings or {}).items():
         ours.setdefault(section, {}).update(options)

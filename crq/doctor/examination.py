@@ -176,6 +176,7 @@ def _needs(config: Config) -> server.Needs:
         packet=PACKET * config.web.body_limit,
         connections=config.database.pool + OF_DAEMON + TASKS * config.executor.workers,
         named_locks=config.executor.liveness == "lock",
+        galera=config.database.cluster == "galera",
     )
 
 

@@ -321,8 +321,14 @@ class ServerTests(SynchronousTestCase):
         self.assertEqual(self.judge(innodb_flush_log_at_trx_commit="3"), {})
         self.assertEqual(self.judge(innodb_snapshot_isolation="ON"), {})
         trusted = evolve(NEEDS, named_locks=False)
-        found = server.judge("mysql", MYSQL | {"wsrep_on": "ON"}, trusted)
-        self.assertIs(worst(found), NOTE)
+        for galera, waits, severity in (
+            (False, "0", WARNING),
+            (True, "0", ERROR),
+            (True, "7", OK),
+        ):
+            variables = MYSQL | {"wsrep_on": "ON", "wsrep_sync_wait": waits}
+            found = server.judge("mysql", variables, evolve(trusted, galera=galera))
+            self.assertIs(worst(found), severity, (galera, waits))
 
     def test_sqlite(self) -> None:
         """
