@@ -1,5 +1,5 @@
 """
-Three boxes on three nodes of Galera, under load; each minute one node is killed and another isolated.
+Three boxes on three nodes of Galera, under load; each minute a node is killed, another isolated.
 """
 
 from __future__ import annotations
