@@ -164,6 +164,7 @@ def test_each_takes_no_more_than_its_own_slots(make: Make, clocks: Clocks) -> No
     first.house.admit(count=20)
     clocks.go(3, 0.5)
     assert first.alive == 3
+    assert first.house.pulse.plan.takes == ()  # so that no claim is tried in vain each second
     second.start()
     clocks.go(1, 0.5)
     assert (first.alive, second.alive) == (3, 2)
@@ -195,8 +196,8 @@ def test_one_goes_first_over_all_of_them(database: Database, connection: Any) ->
     Of a key whose gate has passed two drainers claim one execution, also when both have planned to
     be first.
     """
-    for account in ("acme", "bravo"):
-        rows.admit(database, connection, account, "key")
+    for _ in range(2):
+        rows.admit(database, connection, "acme", "key")
     key = SEALER.key("key")
 
     def planned() -> Plan:
@@ -354,6 +355,30 @@ def test_one_that_was_believed_dead_finds_its_name_gone(
     assert first.house.status(mine) == "success"
     clocks.go(40, 1.0)
     assert len(first.house.executor.order) == 3  # the other one has been silent
+
+
+def test_a_name_that_is_regained_keeps_what_is_on_its_way(make: Make, clocks: Clocks) -> None:
+    """
+    Back under its name, a drainer puts back what it does not know of, and not what it waits for.
+    """
+    first = make("d1", incarnation="a")
+    first.house.executor.begin_at_once = False
+    first.start()
+    (mine,) = first.house.admit()
+    clocks.go(1, 0.5)
+
+    def taken(txn: Any) -> None:
+        (standing,) = heartbeat.read(txn)
+        beat = evolve(standing, origin=Origin("b", "elsewhere"), beat_at=clocks.wall())
+        assert heartbeat.take(txn, beat, standing)
+
+    first.house.database.transact(first.house.pool.connection, taken)
+    clocks.go(11, 1.0)
+    assert not first.presence.held
+    clocks.go(40, 1.0)
+    assert first.presence.held
+    assert first.house.executor.dispatches == [mine]
+    assert first.house.executor.begin(first.house.executor.arrived[mine][0])
 
 
 def test_a_row_is_taken_from_whom_was_seen_alone(database: Database, connection: Any) -> None:
