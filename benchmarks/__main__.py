@@ -26,6 +26,8 @@ from benchmarks import (
     crashes,
     depth,
     drain,
+    drainers,
+    galera,
     hostile,
     idle,
     latency,
@@ -52,7 +54,12 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 # What is not measured but proven: they take long, and `all` leaves them out.
-PROOFS: dict[str, Callable[..., object]] = {"crashes": crashes.run, "soak": soak.run}
+PROOFS: dict[str, Callable[..., object]] = {
+    "crashes": crashes.run,
+    "soak": soak.run,
+    "drainers": drainers.run,
+    "galera": galera.run,
+}
 
 
 def _run(name: str, load: float, **options: Any) -> dict[str, Any]:
@@ -261,6 +268,43 @@ def soaking(target: str | None, page: bool, minutes: float, seed: int | None, en
     result = report("soak", soaked.measured, time.time(), load)
     if page:
         pages.put(f"soak on {engine}", pages.figures(result))
+    if soaked.folder is not None:
+        click.echo(f"the logs are kept in {soaked.folder}", err=True)
+    _tell(result, target, soaked.violations)
+
+
+@main.command("drainers", help=_meaning(drainers.run))
+@_json_option
+@_page_option
+@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(min=0.05))
+@click.option("--seed", type=int, help="Of a run that is to be repeated; else a new one is drawn.")
+@_number("--count", drainers.COUNT, "Daemons.", 2)
+def several(target: str | None, page: bool, minutes: float, seed: int | None, count: int) -> None:
+    seed = random.randrange(1_000_000) if seed is None else seed
+    click.echo(f"{count} drainers for {minutes:g} minutes with --seed {seed}", err=True)
+    load = os.getloadavg()[0]
+    with _stages("drainers") as stage:
+        soaked = drainers.run(stage, minutes, seed, count)
+    result = report("drainers", soaked.measured, time.time(), load)
+    if page:
+        pages.put("several drainers", pages.figures(result))
+    if soaked.folder is not None:
+        click.echo(f"the logs are kept in {soaked.folder}", err=True)
+    _tell(result, target, soaked.violations)
+
+
+@main.command("galera", help=_meaning(galera.run))
+@_json_option
+@_page_option
+@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(min=1))
+@click.option("--seed", default=1, show_default=True, type=int)
+def nodes(target: str | None, page: bool, minutes: float, seed: int) -> None:
+    load = os.getloadavg()[0]
+    with _stages("galera") as stage:
+        soaked = galera.run(stage, minutes, seed)
+    result = report("galera", soaked.measured, time.time(), load)
+    if page:
+        pages.put("galera", pages.figures(result))
     if soaked.folder is not None:
         click.echo(f"the logs are kept in {soaked.folder}", err=True)
     _tell(result, target, soaked.violations)

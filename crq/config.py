@@ -91,6 +91,11 @@ class DatabaseOptions:
         10.0, "seconds to wait for the server: ten ticks, then it counts as away", between(1, 300)
     )
     pool: int = option(4, "connections of the daemon; SQLite always has one", between(1, 64))
+    cluster: Literal["none", "galera"] = option(
+        "none",
+        "galera: daemons and executors may use different nodes; each session waits until it sees"
+        " what other nodes have committed, and conflicts are repeated more often",
+    )
 
 
 @frozen
@@ -195,12 +200,18 @@ class DrainerOptions:
     SECTION = "drainer."
     id: str = option(
         Factory(socket.gethostname),
-        "name of this drainer in the rows; must stay the same over restarts",
+        "name of this drainer in the rows; must stay the same over restarts, and be no other's",
         lambda value: (
             None
             if re.fullmatch(r"[\w.:-]{1,64}", value, re.A)
             else f"{value!r} is no name; use 1 to 64 letters, digits, dots, colons and dashes"
         ),
+    )
+    slots: int = option(
+        0,
+        "executions in flight through this drainer, for boxes with an executor each; 0: as many as"
+        " limits.in_flight, which counts over all drainers",
+        between(0, 1000),
     )
     tick: float = option(1.0, "seconds between ticks (brief §4: 1 Hz)", between(0.01, 60))
     drain_limit: float = option(
@@ -210,6 +221,11 @@ class DrainerOptions:
         75.0, "seconds after which a stop is over whatever happens; below the unit's TimeoutStopSec"
     )
     lock_file: str = option("crqueue.lock", "held while the daemon runs: one per box and queue")
+    wake_socket: str = option(
+        "",
+        "path of a unix datagram socket at which the daemon is poked to look for work at once, by"
+        " an admission process of its host or by whoever inserts rows there; empty: there is none",
+    )
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.drain_limit <= self.stop_limit:
@@ -558,12 +574,18 @@ class Config:
                 f" executor.deadline ({executor.deadline:g}); a row must not be reaped while its"
                 " answer may still come"
             )
+        if self.database.cluster == "galera" and self.executor.liveness == "lock":
+            raise ValueError(
+                'executor.liveness: "lock" with database.cluster = "galera": a named lock is known'
+                ' to one node alone, and others would take a living worker for dead; set "wall"'
+            )
 
     def open_database(self) -> Database:
         """
         The database this configuration names.
         """
-        return Database(self.database.url, self.database.timeout)
+        galera = self.database.cluster == "galera"
+        return Database(self.database.url, self.database.timeout, galera)
 
     def sealer(self) -> Sealer:
         """

@@ -26,6 +26,7 @@ _PATHS = {
     ("secrets", "salt_file"),
     ("secrets", "seal_keys_file"),
     ("drainer", "lock_file"),
+    ("drainer", "wake_socket"),
     ("executor", "lock_dir"),
     ("executor", "token_file"),
     ("manhole", "authorized_keys_file"),

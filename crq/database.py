@@ -19,12 +19,25 @@ A server that has become read-only is often one that was replaced: its name lead
 and only a new connection finds that one. A SQLite file that was replaced or removed lives on for
 whoever has it open, and what is written there is lost: each transaction looks whether the name
 still leads to the file, and a missing file is never made anew by whoever wants to use it.
+
+# Note [Several nodes]
+
+On Galera a node knows nothing of the locks of another: two transactions on two nodes may both
+believe that they hold a row, and one of them is undone at its COMMIT, or before, with 1213. That
+goes by the rows they have *written*: so every lock of ours is a row that is written first, and a
+claim or an admission that has counted while another one committed is undone, and counts again. It
+is repeated more often than elsewhere, after a moment that differs each time: a conflict is no fault
+there, but how nodes take turns.
+What another node has committed is seen a moment later, unless one asks to wait for it
+(wsrep_sync_wait): without, a nonce would be worth nothing yet where the executor shows it.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -52,7 +65,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 ATTEMPTS = 3  # of one transaction (ruling 11)
+CERTIFIED_ATTEMPTS = 10  # on Galera; see note [Several nodes]
+TURN = 0.01  # s that a node waits there, on average, for each attempt that has failed
 LOCK_WAIT = 5  # s; a claim that waits longer is better off in the next tick
+IDLE_LIMIT = 10  # s between two statements of a transaction that has written
 BUSY_TIMEOUT = 5.0  # s; SQLite writers queue for one lock, and its queue is not fair
 
 # DATETIME comes back as the text that went in: see crq.instants.instant_text.
@@ -154,12 +170,16 @@ class Database:
     :ivar url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
         ``mysql://user:password@host:port/name`` with ``unix_socket``, ``ssl_ca`` as options.
     :ivar timeout: seconds to connect, and to wait for an answer, before the server counts as away.
+    :ivar galera: the server is a node of Galera, and others may write to other nodes.
+    :ivar rest: waits so many seconds.
     :ivar observe: called with the text of each statement, to count or to disturb them.
     :ivar repeated: called with the error whenever a transaction is run again.
     """
 
     url: str = field(repr=False)
     timeout: float = 10.0
+    galera: bool = False
+    rest: Callable[[float], None] = field(default=time.sleep, repr=False, eq=False)
     observe: Callable[[str], None] | None = field(default=None, repr=False, eq=False)
     repeated: Callable[[BaseException], None] | None = field(default=None, repr=False, eq=False)
 
@@ -257,8 +277,13 @@ class Database:
             cursor.execute(
                 f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00',"
                 f" innodb_lock_wait_timeout = {lock_wait}"
+                # MariaDB's alone: whoever freezes, or loses its host, inside a transaction would
+                # hold a lock row, and with it everybody, until the server misses it hours later.
+                f" /*M!100302 , idle_write_transaction_timeout = {IDLE_LIMIT} */"
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            if self.galera:
+                cursor.execute("SET SESSION wsrep_sync_wait = 7")  # reads, updates, inserts
         cursor.close()
 
     def read(
@@ -295,7 +320,8 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        for attempt in range(1, ATTEMPTS + 1):
+        attempts = CERTIFIED_ATTEMPTS if self.galera else ATTEMPTS
+        for attempt in range(1, attempts + 1):
             committing = False
             cursor = None
             try:
@@ -322,12 +348,14 @@ class Database:
                     raise CommitUnknown from error
                 # A server that was too slow once is not asked the same again while others wait.
                 again = is_repeatable(error) or (lost and "timed out" not in str(error))
-                if attempt == ATTEMPTS or not again:
+                if attempt == attempts or not again:
                     if lost or is_read_only(error):
                         self._discard(connection)
                     raise
                 if self.repeated is not None:
                     self.repeated(error)
+                if self.galera and not lost:
+                    self.rest(random.uniform(0, 2 * TURN * attempt))
                 if lost:
                     self._reopen(connection)
         raise AssertionError("unreachable")

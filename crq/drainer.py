@@ -12,7 +12,7 @@ one more after it. A tick never raises, and it never waits for an executor: `crq
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from attrs import define, evolve, field
@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from crq import crashpoints, executions, gatehistory, heartbeat, policy, schema
+from crq import crashpoints, executions, gatehistory, policy, schema
 from crq.clockwatch import ClockWatch
 from crq.database import CommitUnknown, is_outage
 from crq.dispatcher import Dispatcher
@@ -46,9 +46,10 @@ from crq.model import (
 )
 from crq.outages import Outage, one_line
 from crq.pool import Pool
+from crq.presence import Alone, NameTaken, Presence
 from crq.pulse import Ended, Pulse
 from crq.sealing import NONCE_TTL
-from crq.suspects import Silence, Suspects
+from crq.suspects import Suspects
 
 
 @define(eq=False)
@@ -66,6 +67,9 @@ class Drainer(Service):
     :ivar plan: decides; the simulator compares other rules.
     :ivar ticked: called after each tick with how it ended; must not raise.
     :ivar capped: called with the caps in force when they have changed; must not raise.
+    :ivar presence: its place among the other drainers of its database.
+    :ivar slots: how many executions may be in flight through this drainer; None: as many as may be
+        at all.
     """
 
     pool: Pool
@@ -87,6 +91,8 @@ class Drainer(Service):
     capped: Callable[[Limits], None] = lambda _: None
     meters: Meters = field(factory=Meters)
     lanes: Lanes = field(init=False, factory=Lanes)
+    presence: Presence | Alone = field(factory=Alone)
+    slots: int | None = None
 
     _loop: LoopingCall = field(init=False)
     _ticking: Deferred[None] | None = field(init=False, default=None)
@@ -96,7 +102,6 @@ class Drainer(Service):
     _caps: tuple[Limits, Limits] | None = field(init=False, default=None)
     _empty: set[Lane] = field(init=False, factory=set)
     _watch: ClockWatch = field(init=False, factory=ClockWatch)
-    _silence: Silence = field(init=False, factory=Silence)
     _faults: Outage = field(init=False)
 
     _log = Logger()
@@ -165,7 +170,7 @@ class Drainer(Service):
         try:
             await self._tick()
         except Exception as error:  # noqa: BLE001 - a timer that raises once never runs again
-            if isinstance(error, schema.SchemaMismatch):
+            if isinstance(error, (schema.SchemaMismatch, NameTaken)):
                 self._faults.failed(str(error))
             elif not is_outage(error):  # which the pool tells, once for all who meet it
                 self._faults.failed(error)
@@ -183,7 +188,7 @@ class Drainer(Service):
 
     async def _tick(self) -> None:
         self._look_at_the_clock()
-        if not self._recovered:
+        if not (self._recovered and self.presence.held):
             await self._recover()
         back_off = self.dispatcher.back_off
         left = back_off.left(self.clock.seconds())
@@ -243,7 +248,7 @@ class Drainer(Service):
         caps = self._in_force(snapshot.controls)
         heads = self.lanes.narrowed(
             snapshot,
-            self._narrowed(caps, len(snapshot.in_flight)),
+            self._narrowed(caps, snapshot.in_flight),
             self.gates.closed(now),
             self.gates.half_open,
             self.dispatcher.back_off.failed_lanes,
@@ -286,7 +291,7 @@ class Drainer(Service):
         return self.plan(
             snapshot,
             self.gates.closed(now),
-            self._narrowed(self._in_force(snapshot.controls), len(snapshot.in_flight)),
+            self._narrowed(self._in_force(snapshot.controls), snapshot.in_flight),
             now,
             half_open=self.gates.half_open,
             backing_off=back_off.lanes(self.clock.seconds(), now, lanes) if lanes else {},
@@ -302,25 +307,35 @@ class Drainer(Service):
             self.capped(caps)
         return caps
 
-    def _narrowed(self, caps: Limits, in_flight: int) -> Limits:
+    def _narrowed(self, caps: Limits, flights: Collection[InFlight]) -> Limits:
         """
-        The caps; while the executor is being tried again, room for one dispatch alone.
+        The caps; no more than this drainer's own slots; while the executor is being tried again,
+        room for one dispatch alone.
         """
+        if self.slots is not None:
+            own = self.drainer_id, self.dispatcher.outstanding
+            caps = policy.own_share(caps, flights, self.slots, *own)
         if not self.dispatcher.back_off.failures:
             return caps
         trying = 0 if self.dispatcher.outstanding else 1
-        return evolve(caps, in_flight=min(caps.in_flight, in_flight + trying))
+        return evolve(caps, in_flight=min(caps.in_flight, len(flights) + trying))
 
     async def _recover(self) -> None:
         """
-        On start: make sure of the schema, and put back what was claimed and not dispatched.
+        On start: make sure of the schema and of our name, and put back what was claimed under it
+        and not dispatched; again when the name was lost meanwhile.
 
         What the process before this one had POSTed to a plain endpoint is unknown from now on,
         unless it is to keep its slot until the wall.
         """
         await self.pool.read(schema.check)
+        await self.presence.arrive()
         for flight in await self.pool.read(executions.in_flight):
-            if flight.status is Status.CLAIMED and flight.drainer_id == self.drainer_id:
+            if (
+                flight.status is Status.CLAIMED
+                and flight.drainer_id == self.drainer_id
+                and flight.execution_id not in self.dispatcher.outstanding
+            ):
                 await self._release(flight, "was claimed before the restart")
             elif (
                 flight.begun_by not in (None, self.begun_by)
@@ -349,10 +364,13 @@ class Drainer(Service):
         flights = self.dispatcher.in_flight() | {row.execution_id: row for row in rows}
         overdue = self.wall() - NONCE_TTL
         for row in orphans:
-            if row.status is Status.CLAIMED and (
-                row.drainer_id == self.drainer_id or (row.claimed_at or 0.0) < overdue
-            ):
+            if row.status is not Status.CLAIMED:
+                continue
+            if row.drainer_id == self.drainer_id or (row.claimed_at or 0.0) < overdue:
                 await self._release(row, "was claimed and not dispatched")
+                del flights[row.execution_id]
+            elif row.drainer_id is not None and self.presence.gone(row.drainer_id):
+                await self._release(row, f"was claimed by {row.drainer_id}, which is dead,")
                 del flights[row.execution_id]
         running = [row for row in orphans if row.status is Status.RUNNING]
         for row in running:
@@ -364,14 +382,11 @@ class Drainer(Service):
         held: frozenset[int] = frozenset()
         if self.suspects.wall_limit is None:
             # Only an executor's workers have locks; who POSTs to an endpoint lives or not.
-            others = {row.drainer_id for row in running if row.begun_by is not None}
-            if others:
-                beats = await self.pool.read(heartbeat.read)
-                silent = self._silence.of(beats, self.clock.seconds())
-                for row in running:
-                    if row.begun_by is not None and row.drainer_id in silent:
-                        await self._died(row, f"its daemon {row.drainer_id} is silent")
-                        del flights[row.execution_id]
+            for row in running:
+                name = row.drainer_id
+                if row.begun_by is not None and name is not None and self.presence.gone(name):
+                    await self._died(row, f"its daemon {name} is silent")
+                    del flights[row.execution_id]
             running = [row for row in running if row.begun_by is None]
             if running:
                 held = await self.pool.read(self._held, [row.execution_id for row in running])
@@ -441,6 +456,7 @@ class Drainer(Service):
                 self.mint,
                 tuple(self.dispatcher.in_flight().values()),
                 self.begun_by,
+                self.slots,
             )
         except CommitUnknown:
             self.lanes.forget()

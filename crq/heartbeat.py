@@ -4,6 +4,9 @@ What each drainer last said of itself, in a row of its own: so the verdict is ri
 A drainer writes its row every `EVERY` seconds, not in every tick: one small committed UPDATE costs
 more than all the reading of an idle tick. Whoever has not written for `pulse.DEAD_AFTER` counts as
 dead. A drainer that stops in order takes its row away.
+
+A row belongs to the process that wrote it, not to whoever has the same name: `write` says whose it
+is, and `take` takes over that of a dead one (`crq.presence`).
 """
 
 from __future__ import annotations
@@ -12,20 +15,68 @@ from typing import Any
 
 from crq.database import Cursor
 from crq.instants import Instant, instant_text
-from crq.pulse import Beat
+from crq.pulse import Beat, Origin
 from crq.recordvalues import stored_instant, text_of
 
 EVERY = 10.0  # s
 FORGET_AFTER = 3600.0  # s after which the row of a dead drainer goes: it has another name by now
-ROWS_LIMIT = 20  # drainers that are looked at
+ROWS_LIMIT = 100  # drainers that are looked at
 ALARM_LENGTH = 400  # characters: the column
 
+_COLUMNS = (
+    "started_at, beat_at, last_good_age, unstarted, backing_off_until, alarm, gates_reachable,"
+    " stopping, incarnation, host, version, lock_of"
+)
+_SELECT = f"SELECT {_COLUMNS}, drainer_id FROM codeRunner_drainers"  # noqa: S608 - fixed columns
 
-def write(txn: Cursor, beat: Beat) -> None:
+
+def write(txn: Cursor, beat: Beat) -> Beat | None:
     """
-    Write a drainer's row.
+    Write a drainer's row, unless it is another process's; returns what that one said last.
+
+    A row that does not say whose it is was written by an earlier version: it is taken over.
     """
-    values = (
+    if _update(txn, beat, (beat.origin.incarnation, "")):
+        return None
+    clash = (
+        "ON CONFLICT (drainer_id) DO NOTHING"
+        if txn.dialect == "sqlite"
+        else "ON DUPLICATE KEY UPDATE drainer_id = drainer_id"
+    )
+    txn.execute(
+        f"INSERT INTO codeRunner_drainers ({_COLUMNS}, drainer_id)"  # noqa: S608 - fixed columns
+        f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {clash}",
+        (*_values(beat), beat.drainer_id),
+    )
+    standing = txn.execute(f"{_SELECT} WHERE drainer_id = ?", (beat.drainer_id,)).one()
+    found = None if standing is None else _beat(standing)
+    return None if found is None or found.origin == beat.origin else found
+
+
+def take(txn: Cursor, beat: Beat, before: Beat) -> bool:
+    """
+    Take over the row of another process, which is dead; False: it has said something since.
+    """
+    txn.execute(
+        "DELETE FROM codeRunner_drainers WHERE drainer_id = ? AND incarnation = ? AND beat_at = ?",
+        (beat.drainer_id, before.origin.incarnation, instant_text(before.beat_at)),
+    )
+    return write(txn, beat) is None
+
+
+def _update(txn: Cursor, beat: Beat, incarnations: tuple[str, str]) -> bool:
+    txn.execute(
+        "UPDATE codeRunner_drainers SET started_at = ?, beat_at = ?, last_good_age = ?,"
+        " unstarted = ?, backing_off_until = ?, alarm = ?, gates_reachable = ?, stopping = ?,"
+        " incarnation = ?, host = ?, version = ?, lock_of = ?"
+        " WHERE drainer_id = ? AND incarnation IN (?, ?)",
+        (*_values(beat), beat.drainer_id, *incarnations),
+    )
+    return txn.rowcount == 1
+
+
+def _values(beat: Beat) -> tuple[object, ...]:
+    return (
         instant_text(beat.started_at),
         instant_text(beat.beat_at),
         beat.last_good_age,
@@ -34,54 +85,44 @@ def write(txn: Cursor, beat: Beat) -> None:
         None if beat.alarm is None else beat.alarm[:ALARM_LENGTH],
         int(beat.gates_reachable),
         int(beat.stopping),
-        beat.drainer_id,
+        beat.origin.incarnation,
+        beat.origin.host,
+        beat.origin.version,
+        beat.origin.lock_of,
     )
-    txn.execute(
-        "UPDATE codeRunner_drainers SET started_at = ?, beat_at = ?, last_good_age = ?,"
-        " unstarted = ?, backing_off_until = ?, alarm = ?, gates_reachable = ?, stopping = ?"
-        " WHERE drainer_id = ?",
-        values,
-    )
-    if txn.rowcount == 0:
-        txn.execute(
-            "INSERT INTO codeRunner_drainers (started_at, beat_at, last_good_age, unstarted,"
-            " backing_off_until, alarm, gates_reachable, stopping, drainer_id)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            values,
-        )
 
 
 def read(txn: Cursor) -> tuple[Beat, ...]:
     """
     Read what the drainers said, the newest first; a handful of rows.
     """
-    rows = txn.execute(
-        "SELECT drainer_id, started_at, beat_at, last_good_age, unstarted, backing_off_until,"
-        " alarm, gates_reachable, stopping FROM codeRunner_drainers"
-        " ORDER BY beat_at DESC LIMIT ?",
-        (ROWS_LIMIT,),
-    ).all()
-    return tuple(
-        Beat(
-            drainer_id=row[0],
-            started_at=_instant(row[1]) or 0.0,
-            beat_at=_instant(row[2]) or 0.0,
-            last_good_age=row[3],
-            unstarted=row[4],
-            backing_off_until=_instant(row[5]),
-            alarm=text_of(row[6]),
-            gates_reachable=bool(row[7]),
-            stopping=bool(row[8]),
-        )
-        for row in rows
+    rows = txn.execute(f"{_SELECT} ORDER BY beat_at DESC LIMIT ?", (ROWS_LIMIT,)).all()
+    return tuple(map(_beat, rows))
+
+
+def _beat(row: tuple[Any, ...]) -> Beat:
+    return Beat(
+        started_at=_instant(row[0]) or 0.0,
+        beat_at=_instant(row[1]) or 0.0,
+        last_good_age=row[2],
+        unstarted=row[3],
+        backing_off_until=_instant(row[4]),
+        alarm=text_of(row[5]),
+        gates_reachable=bool(row[6]),
+        stopping=bool(row[7]),
+        origin=Origin(*row[8:12]),
+        drainer_id=row[12],
     )
 
 
-def remove(txn: Cursor, drainer_id: str) -> None:
+def remove(txn: Cursor, drainer_id: str, incarnation: str = "") -> None:
     """
-    Take a drainer's row away: it has stopped in order.
+    Take a drainer's row away: it has stopped in order. Another process's row stays.
     """
-    txn.execute("DELETE FROM codeRunner_drainers WHERE drainer_id = ?", (drainer_id,))
+    txn.execute(
+        "DELETE FROM codeRunner_drainers WHERE drainer_id = ? AND incarnation IN (?, '')",
+        (drainer_id, incarnation),
+    )
 
 
 def forget(txn: Cursor, now: Instant) -> int:

@@ -206,11 +206,13 @@ class Take:
 
     :ivar queued_at: the head as it was read: the lower bound of the lane read (claim, tombstones).
     :ivar at_most: how many rows of it may start.
+    :ivar alone: only if nothing of its key is in flight: its gate has passed, and one goes first.
     """
 
     lane: Lane
     queued_at: Instant
     at_most: int
+    alone: bool = False
 
 
 @frozen

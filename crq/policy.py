@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
+from attrs import evolve
+
 from crq.instants import Instant
 from crq.messages import Answered, DispatchResult, RowState, Settlement
 from crq.model import (
@@ -107,7 +109,7 @@ def plan(
             holds.append(Hold(head.lane, head.queued_at, *why))
         else:
             at_most = 1 if key in half_open else min(slots, room + _taken(takes, account))
-            takes.append(Take(head.lane, head.queued_at, at_most))
+            takes.append(Take(head.lane, head.queued_at, at_most, key in half_open))
             accounts[account] += 1
             keys[key] += 1
             free -= 1
@@ -153,6 +155,25 @@ def pick(
             accounts[row.lane.subdomain_hash] += 1
             chosen.append(row)
     return tuple(chosen)
+
+
+def own_share(
+    limits: Limits,
+    in_flight: Collection[InFlight],
+    slots: int,
+    drainer_id: str,
+    outstanding: Collection[int],
+) -> Limits:
+    """
+    The caps as they are for one of several drainers, which takes no more than its own slots.
+
+    :param outstanding: what it waits for, whatever the rows say.
+    """
+    own = sum(
+        flight.execution_id in outstanding or flight.drainer_id == drainer_id
+        for flight in in_flight
+    )
+    return evolve(limits, in_flight=min(limits.in_flight, len(in_flight) - own + slots))
 
 
 def admission(account_depth: int, total_depth: int, limits: Limits) -> str | None:

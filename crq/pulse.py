@@ -28,6 +28,21 @@ class Ended(Enum):
 
 
 @frozen
+class Origin:
+    """
+    Who a drainer is: which process of which host.
+
+    :ivar incarnation: of this process alone; empty: nobody says (a daemon of an earlier version).
+    :ivar lock_of: what tells its lock file from all others (`crq.origin.lock_of`).
+    """
+
+    incarnation: str = ""
+    host: str = ""
+    version: str = ""
+    lock_of: str = ""
+
+
+@frozen
 class Beat:
     """
     What one drainer said of itself.
@@ -46,6 +61,7 @@ class Beat:
     alarm: str | None = None
     gates_reachable: bool = True
     stopping: bool = False
+    origin: Origin = Origin()
 
     def age(self, now: Instant) -> float:
         """
@@ -95,6 +111,7 @@ class Pulse:
     alarm: str | None = None
     gates_reachable: bool = True
     draining: bool = False
+    origin: Origin = Origin()
 
     def note(self, startable: bool, refusing: bool, monotonic: float) -> None:
         """
@@ -123,4 +140,5 @@ class Pulse:
             alarm=self.alarm,
             gates_reachable=self.gates_reachable,
             stopping=self.draining,
+            origin=self.origin,
         )

@@ -24,7 +24,6 @@ from attrs import define, field
 from crq.instants import Instant
 from crq.liveness import GRACE, KEEP_EVERY
 from crq.model import InFlight
-from crq.pulse import DEAD_AFTER, Beat
 
 LOOK = KEEP_EVERY  # s that one look can add: a living worker has had one chance in them
 
@@ -57,34 +56,6 @@ class Ages:
             for execution_id, started_at in started
         }
         return {key: age + now - first for key, (first, age) in self._seen.items()}
-
-
-@define(eq=False)
-class Silence:
-    """
-    Drainers that say nothing any more, told on our own clock: hosts' wall clocks differ.
-
-    One that has said nothing yet is not silent: it may have begun a moment ago. As with locks, only
-    watched time counts (see note [Free for how long]): after an outage the living beat again first.
-    """
-
-    _still: dict[str, tuple[Instant, float]] = field(init=False, factory=dict)
-    _looked_at: float | None = field(init=False, default=None)
-
-    def of(self, beats: Iterable[Beat], now: float) -> frozenset[str]:
-        """
-        Tell whose last beat has stood still for `DEAD_AFTER` seconds of looking at it.
-        """
-        gap = 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK)
-        self._looked_at = now
-        before, self._still = self._still, {}
-        for beat in beats:
-            at, still = before.get(beat.drainer_id, (None, 0.0))
-            self._still[beat.drainer_id] = (
-                beat.beat_at,
-                still + gap if at == beat.beat_at else 0.0,
-            )
-        return frozenset(name for name, (_, still) in self._still.items() if still >= DEAD_AFTER)
 
 
 @define(eq=False)

@@ -8,7 +8,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,12 @@ from crq.logs import Logs
 from crq.meters import Meters
 from crq.model import Limits
 from crq.notify import Notify, watchdog_seconds
+from crq.origin import of_this_process
 from crq.plaindispatcher import PlainDispatcher
 from crq.plaintransport import PlainTransport
+from crq.poke import Poke, PokeListener
 from crq.pool import Pool
+from crq.presence import Presence
 from crq.pulse import Pulse
 from crq.reaper import Reaper
 from crq.sealing import Sealer, new_nonce
@@ -53,6 +56,7 @@ from crq.watch import Watch
 from crq.web.app import site
 from crq.web.tokens import TokenBook
 
+ROLES = ("admit", "drain", "all")
 FIRST_LOOK = 2.0  # s that a start waits for the database before it goes on without
 
 
@@ -63,6 +67,7 @@ class Options(UsageOptions):
 
     optParameters = [
         ["config", "c", None, "TOML file (default: $CRQ_CONFIG, ./crqueue.toml, /etc/crqueue/)"],
+        ["roles", "r", "all", "admit: only admission; drain: all but admission; all: both"],
     ]
 
     def __init__(self) -> None:
@@ -79,6 +84,8 @@ class Options(UsageOptions):
         """
         Read the configuration and the secrets; a fault is a usage error.
         """
+        if self["roles"] not in ROLES:
+            raise UsageError(f"--roles: {self['roles']!r} is none; use one of {', '.join(ROLES)}")
         self["config"] = configfile.found(self["config"])
         try:
             self["loaded"] = self.load()
@@ -106,7 +113,9 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     """
     config: Config = options["loaded"]
     logs = Logs(config.log.level, options.parent, config.log.format)
-    lock = take_lock(Path(config.drainer.lock_file))
+    admits_only = options["roles"] == "admit"
+    # A lock for each of the two: they run side by side.
+    lock = take_lock(Path(config.drainer.lock_file + (".admit" if admits_only else "")))
     try:
         sockets.provide(config.web.connections)
     except ValueError as error:
@@ -119,8 +128,10 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         # All timers of the process on the monotonic clock: a stepped wall clock neither freezes
         # nor fires anything (ruling 10; Twisted #3899). Nothing has been scheduled yet.
         reactor.seconds = time.monotonic
+    if admits_only:
+        return named(Daemon(logs), admission(options, logs, lock, reactor))
 
-    pulse = Pulse(started_at=time.time())
+    pulse = Pulse(started_at=time.time(), origin=of_this_process(config.drainer.lock_file))
 
     def repeated(_error: BaseException) -> None:
         pulse.repeats += 1
@@ -141,6 +152,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     liveness = Liveness(database, Path(config.executor.lock_dir))
     trusted = config.executor.liveness == "lock"
     over = config.executor.wall + config.executor.grace
+    presence = Presence(pool, pulse, config.drainer.id, reactor, time.time)
     drainer = Drainer(
         pool=pool,
         gates=gates,
@@ -158,6 +170,8 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         begun_by=begun_by,
         capped=transport.limit,
         meters=meters,
+        presence=presence,
+        slots=config.drainer.slots or None,
     )
     supervision = Supervision(
         notify=Notify.of(os.environ),
@@ -197,6 +211,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         limits=lambda: drainer.limits,
         meters=meters,
         book=book,
+        admits=options["roles"] == "all",
     )
     watch = Watch(
         pool=pool,
@@ -210,9 +225,9 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         tick=config.drainer.tick,
         busy=lambda: bool(dispatcher.outstanding),
         also=book.refresh,
+        presence=presence,
     )
-    root = Daemon(logs)
-    parts = {
+    parts: dict[str, Service] = {
         "last resort": last_resort,
         "signals": signals,
         "supervision": supervision,
@@ -227,10 +242,19 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
 
         names = manhole.namespace(drainer, watch, pool, gates, config.drainer)
         parts["manhole"] = manhole.service(config.manhole, options["manhole"], names, reactor)
+    if config.drainer.wake_socket:
+        parts["wake"] = PokeListener(config.drainer.wake_socket, reactor, drainer.wake)
     if config.automations.scheduler == "on":
         parts |= automations(
             config, options["sealer"], database, pool, reactor, lambda: drainer.limits
         )
+    return named(Daemon(logs), parts)
+
+
+def named(root: MultiService, parts: Mapping[str, Service]) -> MultiService:
+    """
+    Put services under a root, by name.
+    """
     for name, service in parts.items():
         service.setName(name)
         service.setServiceParent(root)
@@ -272,6 +296,46 @@ def outward(
     )
     endpoint.sent = dispatcher.sent
     return endpoint, dispatcher
+
+
+def admission(options: Options, logs: Logs, lock: int, reactor: Any) -> dict[str, Service]:
+    """
+    The services of a process that only admits, by name: a door and what stands behind it.
+
+    No drainer, no janitor, no beat, no schedules: it goes on while all of those are dead, and
+    whoever drains is poked, on this host, or finds the rows with its next tick.
+    """
+    config: Config = options["loaded"]
+    in_force = [config.limits.limits()]
+
+    def apply(changed: Config) -> None:
+        in_force[0] = changed.limits.limits()
+
+    database = config.open_database()
+    pool = Pool(database, reactor, config.database.pool)
+    threads = GateThreads(reactor)
+    shared = pool.outage if config.gates.backend == "database" else None
+    door = site(
+        config=config,
+        pool=pool,
+        sealer=options["sealer"],
+        pulse=None,
+        gates=GateMemory(open_store(config, database), threads.run, reactor, shared),
+        wake=Poke(config.drainer.wake_socket) if config.drainer.wake_socket else lambda: None,
+        wall=time.time,
+        monotonic=reactor.seconds,
+        reactor=reactor,
+        limits=lambda: in_force[0],
+    )
+    last_resort = LastResort(config.drainer.stop_limit, lock)
+    reloader = Reloader(options.load, config, logs, apply, lambda: None, lambda: None)
+    signals = Signals(reactor, reloader.reload, reloader.reopen, lambda: None, last_resort.hurry)
+    return {
+        "last resort": last_resort,
+        "signals": signals,
+        "gates": threads,
+        "http": strports.service(sockets.backlogged(config.web.listen), door, reactor=reactor),
+    }
 
 
 def automations(

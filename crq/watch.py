@@ -23,6 +23,7 @@ from crq.gatememory import GateMemory
 from crq.instants import Instant
 from crq.model import Limits
 from crq.pool import Pool
+from crq.presence import Presence
 from crq.pulse import Beat, Pulse
 from crq.series import Ended, Sample
 from crq.statusreport import StatusReport
@@ -44,6 +45,7 @@ class Watch(Service):
     :ivar tick: seconds between ticks of the drainer.
     :ivar busy: whether answers are due that a stop waits for.
     :ivar also: asked in each round: something that others want to be done about as often.
+    :ivar presence: told of our beats and of those of others.
     """
 
     pool: Pool
@@ -57,6 +59,7 @@ class Watch(Service):
     tick: float = 1.0
     busy: Callable[[], bool] = lambda: False
     also: Callable[[], Awaitable[None]] | None = None
+    presence: Presence | None = None
     _loop: LoopingCall = field(init=False)
     _first: IDelayedCall | None = field(init=False, default=None)
     _round: Deferred[None] | None = field(init=False, default=None)
@@ -98,7 +101,8 @@ class Watch(Service):
                 await self.pool.transact(heartbeat.write, beat)
             while self.busy():
                 await deferLater(self.clock, BUSY_EVERY)
-            await self.pool.transact(heartbeat.remove, self.drainer_id)
+            own = self.drainer_id, self.pulse.origin.incarnation
+            await self.pool.transact(heartbeat.remove, *own)
         except Exception as error:
             if not is_outage(error):  # a beat that stays says that the daemon is gone
                 raise
@@ -134,11 +138,13 @@ class Watch(Service):
         minute = series.minute_of(now) - series.MINUTE
         # Not the one before the start: in that, nobody here has seen anything.
         if minute != self._sampled and minute + series.MINUTE > self.pulse.started_at:
-            await self.pool.transact(_store, beat, _sample(report, minute))
+            other = await self.pool.transact(_store, beat, _sample(report, minute))
             self._sampled = minute
             await self._tidy(now)
         else:
-            await self.pool.transact(heartbeat.write, beat)
+            other = await self.pool.transact(heartbeat.write, beat)
+        if self.presence is not None:
+            self.presence.said(other)
         if self.also is not None:
             await self.also()
         return report
@@ -149,6 +155,8 @@ class Watch(Service):
         """
         reading = await self.pool.read(status.read, False)
         now = self.wall()
+        if self.presence is not None:
+            self.presence.looked(reading.beats)
         report = status.report(
             reading,
             self.gates.reading(now),
@@ -202,6 +210,6 @@ def _sample(report: StatusReport, minute: Instant) -> Sample:
     )
 
 
-def _store(txn: Cursor, beat: Beat, sample: Sample) -> None:
-    heartbeat.write(txn, beat)
+def _store(txn: Cursor, beat: Beat, sample: Sample) -> Beat | None:
     series.sample(txn, sample)
+    return heartbeat.write(txn, beat)

@@ -149,6 +149,8 @@ class Door:
         tokens: Iterable[Token] = TOKENS,
         pool: SynchronousPool | None = None,
         connections: int = 512,
+        admits: bool = True,
+        drains: bool = True,
     ) -> None:
         self.clock = Clock()
         self.pool = pool or memory_pool(observe)
@@ -170,12 +172,13 @@ class Door:
             ),
             pool=self.pool,
             sealer=SEALER,
-            pulse=self.pulse,
+            pulse=self.pulse if drains else None,
             gates=self.gates,
             wake=self.wake,
             wall=self.wall,
             monotonic=self.clock.seconds,
             reactor=self.clock,
+            admits=admits,
         )
 
     def wake(self) -> None:

@@ -41,6 +41,7 @@ class Installation:
 
     :ivar directory: everything is inside.
     :ivar config: the configuration, as the daemon reads it.
+    :ivar settings: what of it was written, by section.
     :ivar token: a bearer token that may do everything.
     :ivar web_port: where the daemon listens.
     :ivar executor_port: where the executor listens, ours or another.
@@ -71,6 +72,7 @@ class Installation:
         }
         for section, options in (settings or {}).items():
             ours.setdefault(section, {}).update(options)
+        self.settings: Settings = ours
         self.path = directory / "crqueue.toml"
         self._write(self.path.name, _toml(ours, sha256_hex(self.token)))
         self.config: Config = configfile.load(str(self.path), environment={})
@@ -89,16 +91,17 @@ class Installation:
     ) -> None:
         self.close()
 
-    def start_daemon(self, wait: bool = True) -> int:
+    def start_daemon(self, wait: bool = True, roles: str = "all") -> int:
         """
         Start ``twistd crqueue`` and return its process id.
 
         :param wait: until it is ready: its first tick has ended well.
+        :param roles: what it is to do.
         """
         command = [str(BIN / "twistd"), "--nodaemon", "--pidfile="]
         return self._start(
             "daemon",
-            [*command, "crqueue", "--config", str(self.path)],
+            [*command, "crqueue", "--config", str(self.path), "--roles", roles],
             (lambda: self.get("/health/ready")[0] == 200) if wait else None,
         )
 
@@ -216,6 +219,32 @@ class Installation:
         path = self.directory / name
         path.touch(0o600)
         path.write_text(text)
+
+
+def companion(
+    first: Installation, directory: Path, name: str, settings: Settings | None = None
+) -> Installation:
+    """
+    Another daemon for the same database, secrets and executor, with a door, a lock and a name of
+    its own.
+
+    :param settings: options by section; they win over those of the first.
+    """
+    ours = {section: dict(options) for section, options in first.settings.items()}
+    ours["database"]["url"] = first.config.database.url
+    for option in ("salt_file", "seal_keys_file"):
+        ours["secrets"][option] = getattr(first.config.secrets, option)
+    ours["executor"] |= {
+        "url": first.config.executor.url,
+        "lock_dir": first.config.executor.lock_dir,
+    }
+    for section, option in (("executor", "bind"), ("web", "listen")):
+        ours[section].pop(option)
+    ours.setdefault("drainer", {})["id"] = name
+    for section, options in (settings or {}).items():
+        ours.setdefault(section, {}).update(options)
+    directory.mkdir(exist_ok=True)
+    return Installation(directory, ours)
 
 
 def _get(port: int, path: str, headers: dict[str, str]) -> tuple[int, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections import Counter
+from collections.abc import Sequence
 
 from benchmarks.soak.schedule import work
 from tests.installation import Installation
@@ -25,12 +26,12 @@ class Load(threading.Thread):
     :ivar problem: why it ended early; None: it did not.
     """
 
-    def __init__(self, installation: Installation, seed: int) -> None:
+    def __init__(self, daemons: Sequence[Installation], seed: int) -> None:
         super().__init__(name="soak-load", daemon=True)
         self.answers: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.problem: str | None = None
-        self._installation = installation
+        self._daemons = daemons
         self._seed = seed
         self._over = threading.Event()
         self._abandoned = threading.Event()
@@ -39,7 +40,7 @@ class Load(threading.Thread):
         """
         Submit until `end` is called, and then the last one to its answer.
         """
-        number = 0
+        number = turn = 0
         while not self._over.is_set():
             number += 1
             one = work(self._seed, number)
@@ -50,8 +51,11 @@ class Load(threading.Thread):
                 "identifier": one.identifier,
             }
             while not self._abandoned.is_set():
+                turn += 1  # as a balancer would: whoever does not answer is passed over
                 try:
-                    status, answer = self._installation.submit(str(number), **fields)
+                    status, answer = self._daemons[turn % len(self._daemons)].submit(
+                        str(number), **fields
+                    )
                 except (OSError, http.client.HTTPException, ValueError):
                     status, answer = 0, {}
                 if status in WORDS:

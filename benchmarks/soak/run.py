@@ -35,16 +35,24 @@ class Soaked:
     folder: Path | None
 
 
-def run(stage: Stage, minutes: float = 30.0, seed: int = 1, engine: str = "mariadb") -> Soaked:
+def run(
+    stage: Stage,
+    minutes: float = 30.0,
+    seed: int = 1,
+    engine: str = "mariadb",
+    drainers: int = 1,
+) -> Soaked:
     """
     Soak for so many minutes, or until something is plainly wrong; then wait until all is quiet.
 
     The logs of a soak that was wrong, or that was interrupted, are kept.
+
+    :param drainers: daemons that share the queue; each is killed, stopped and paused by itself.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"crq-soak-{seed}-"))
     stage(f"starting, log in {folder}")
-    works = Works(folder, engine)
-    load = Load(works.site.installation, seed)
+    works = Works(folder, engine, drainers)
+    load = Load(works.daemons, seed)
     begun = time.monotonic()
     try:
         works.mend()
@@ -78,7 +86,8 @@ def run(stage: Stage, minutes: float = 30.0, seed: int = 1, engine: str = "maria
 
 def _act(stage: Stage, works: Works, load: Load, seconds: float, seed: int) -> None:
     begun = time.monotonic()
-    for action in schedule.actions(seed, seconds, works.server is not None):
+    several = len(works.daemons) > 1
+    for action in schedule.actions(seed, seconds, works.server is not None, several):
         while (left := begun + action.at - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
         works.watch()
@@ -91,6 +100,7 @@ def _act(stage: Stage, works: Works, load: Load, seconds: float, seed: int) -> N
 
 
 def _quiet(works: Works) -> list[str]:
+    works.settle()
     works.reconnect()
     deadline = time.monotonic() + QUIET_WITHIN
     while not works.site.all_ended():

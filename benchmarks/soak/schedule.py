@@ -49,6 +49,11 @@ SERVER_FAULTS: Final[dict[str, tuple[int, tuple[float, float]]]] = {
     "database paused": (2, (0.2, 2.5)),
     "memcached paused": (2, (0.2, 2.5)),
 }
+# With several daemons: gone for longer than it takes the others to call it dead, or just paused so.
+SEVERAL: Final[dict[str, tuple[int, tuple[float, float]]]] = {
+    "daemon away": (2, (35.0, 50.0)),
+    "daemon frozen": (1, (35.0, 45.0)),
+}
 
 
 @frozen
@@ -93,21 +98,23 @@ class Work:
         return f"{self.number}/{self.steps}"
 
 
-def kinds(servers: bool) -> dict[str, tuple[int, tuple[float, float]]]:
+def kinds(servers: bool, several: bool = False) -> dict[str, tuple[int, tuple[float, float]]]:
     """
     All kinds of actions.
 
     :param servers: whether there are servers to be taken away: not with SQLite.
+    :param several: whether there are several daemons.
     """
-    return {**KILLS, **FAULTS, **(SERVER_KILLS | SERVER_FAULTS if servers else {})}
+    more = (SERVER_KILLS | SERVER_FAULTS if servers else {}) | (SEVERAL if several else {})
+    return {**KILLS, **FAULTS, **more}
 
 
-def actions(seed: int, seconds: float, servers: bool) -> Iterator[Action]:
+def actions(seed: int, seconds: float, servers: bool, several: bool = False) -> Iterator[Action]:
     """
     What is done, in order, for so many seconds.
     """
     draw = random.Random(f"actions {seed}")
-    known = kinds(servers)
+    known = kinds(servers, several)
     names = list(known)
     weights = [known[name][0] for name in names]
     at = draw.uniform(*GAP)

@@ -18,6 +18,7 @@ from attrs import evolve
 
 from benchmarks.soak.gatewatch import GateWatch
 from benchmarks.soak.schedule import ACCOUNTS, KEYS, Action
+from tests.installation import Installation, companion
 from tests.proxy import Proxy
 from tests.servers import HOST, MariaDB, Memcached
 from tests.site import Site
@@ -38,14 +39,17 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 class Works:
     """
-    Servers, fronts, daemon and executor; `close` ends all of them.
+    Servers, fronts, daemons and executor; `close` ends all of them.
 
+    :ivar daemons: those that share the queue; the first one's installation has the executor.
     :ivar done: how many actions of each kind were done.
     :ivar problems: what died by itself.
     """
 
-    def __init__(self, folder: Path, engine: str) -> None:
+    def __init__(self, folder: Path, engine: str, drainers: int = 1) -> None:
         self.folder = folder
+        self._away: dict[Installation, float] = {}  # until which monotonic instant
+        self._frozen: dict[Installation, float] = {}
         self.done: Counter[str] = Counter()
         self.problems: list[str] = []
         self.server: MariaDB | None = None
@@ -68,6 +72,9 @@ class Works:
                 servers = [f"{HOST}:{self.memcached.port}"]
                 settings["gates"] = {"backend": "memcached", "servers": servers}
             self.site = Site(folder, None, settings, front=True)
+            first = self.site.installation
+            others = (f"soak{number}" for number in range(2, drainers + 1))
+            self.daemons = [first, *(companion(first, folder / name, name) for name in others)]
             if self.server is not None:
                 # We ourselves look at the rows without a front between.
                 self.site.database = evolve(
@@ -88,6 +95,9 @@ class Works:
         """
         if self.gates.is_alive():
             self.gates.end()
+        for daemon in self.daemons:
+            self._thaw(daemon)
+            daemon.close()
         self.site.close()
         self._close_servers()
 
@@ -130,31 +140,79 @@ class Works:
         """
         Start whatever does not run.
         """
-        installation = self.site.installation
-        for name, start in (
-            ("executor", installation.start_executor),
-            ("daemon", lambda: installation.start_daemon(wait=False)),
-        ):
-            if not installation.runs(name):
-                start()
-                self.note(f"{name} started")
+        if not self.site.installation.runs("executor"):
+            self.site.installation.start_executor()
+            self.note("executor started")
+        now = time.monotonic()
+        for daemon in self.daemons:
+            if self._frozen.get(daemon, now) < now:
+                self._thaw(daemon)
+            if not daemon.runs("daemon") and self._away.get(daemon, 0.0) < now:
+                self._away.pop(daemon, None)
+                daemon.start_daemon(wait=False)
+                self.note(f"daemon {daemon.config.drainer.id} started")
+
+    def settle(self) -> None:
+        """
+        Let nobody be away any more.
+        """
+        self._away.clear()
+        for daemon in self.daemons:
+            self._thaw(daemon)
+        self.mend()
 
     def watch(self) -> None:
         """
         Notice what ended although nothing was done to it.
         """
-        for name in ("daemon", "executor"):
-            if not self.site.installation.runs(name):
-                self.problems.append(f"the {name} has ended by itself")
-                self.site.installation.kill(name)
+        for daemon in self.daemons:
+            if not daemon.runs("daemon") and daemon not in self._away:
+                self.problems.append(f"the daemon {daemon.config.drainer.id} has ended by itself")
+                daemon.kill("daemon")
+        if not self.site.installation.runs("executor"):
+            self.problems.append("the executor has ended by itself")
+            self.site.installation.kill("executor")
         self.mend()
 
+    def _daemon(self, action: Action) -> Installation:
+        """
+        The daemon that it is done to: one that is there, if any is.
+        """
+        here = [daemon for daemon in self.daemons if daemon.runs("daemon")] or self.daemons
+        daemon = here[action.which % len(here)]
+        if daemon in self._frozen:
+            self._thaw(daemon)
+        return daemon
+
+    def _thaw(self, daemon: Installation) -> None:
+        if self._frozen.pop(daemon, None) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(daemon.pid("daemon"), signal.SIGCONT)
+            self.note(f"daemon {daemon.config.drainer.id} goes on")
+
+    def _daemon_away(self, action: Action) -> None:
+        daemon = self._daemon(action)
+        if daemon.runs("daemon") and len(self._away) + len(self._frozen) < len(self.daemons) - 1:
+            daemon.kill("daemon")
+            self._away[daemon] = time.monotonic() + action.seconds
+
+    def _daemon_frozen(self, action: Action) -> None:
+        daemon = self._daemon(action)
+        if daemon.runs("daemon") and len(self._away) + len(self._frozen) < len(self.daemons) - 1:
+            os.kill(daemon.pid("daemon"), signal.SIGSTOP)
+            self._frozen[daemon] = time.monotonic() + action.seconds
+
     def _daemon_killed(self, action: Action) -> None:
-        self.site.installation.kill("daemon")
+        daemon = self._daemon(action)
+        if daemon.runs("daemon"):
+            daemon.kill("daemon")
         time.sleep(action.seconds)
 
     def _daemon_stopped(self, action: Action) -> None:
-        code = self.site.installation.stop("daemon")
+        daemon = self._daemon(action)
+        if not daemon.runs("daemon"):
+            return
+        code = daemon.stop("daemon")
         # The last resort of a stop is 1; that it was needed is no fault while servers are away.
         if code not in (0, 1, -signal.SIGTERM):
             self.problems.append(f"the daemon's stop ended with {code}")
@@ -169,7 +227,9 @@ class Works:
         time.sleep(action.seconds)
 
     def _daemon_and_executor_killed(self, action: Action) -> None:
-        self.site.installation.kill("daemon")
+        daemon = self._daemon(action)
+        if daemon.runs("daemon"):
+            daemon.kill("daemon")
         self.site.installation.kill("executor")
         time.sleep(action.seconds)
 
@@ -182,8 +242,10 @@ class Works:
             time.sleep(action.seconds)
 
     def _daemon_paused(self, action: Action) -> None:
-        with paused(self.site.installation.pid("daemon")):
-            time.sleep(action.seconds)
+        daemon = self._daemon(action)
+        if daemon.runs("daemon"):
+            with paused(daemon.pid("daemon")):
+                time.sleep(action.seconds)
 
     def _answers_reset(self, _: Action) -> None:
         assert self.site.front is not None

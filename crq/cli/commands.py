@@ -13,7 +13,7 @@ from crq.cli.base import EXIT_CODES, Group, State
 from crq.cli.cancelling import cancel
 from crq.cli.configuring import config, token
 from crq.cli.doctoring import doctor
-from crq.cli.explaining import accounts, audit, explain, history
+from crq.cli.explaining import accounts, audit, drainers, explain, history
 from crq.cli.gating import gates
 from crq.cli.keeping import db, init
 from crq.cli.operating import cap, drain, pause, resume, run_one, settle
@@ -63,7 +63,7 @@ def main(context: click.Context, path: str | None, settings: tuple[str, ...]) ->
 for command in (init, db, submit, status, logs, show, cancel, config, token, replay, doctor):
     main.add_command(command)
 main.add_command(automations)
-for command in (explain, accounts, gates, history, audit, top, simulate):
+for command in (explain, accounts, drainers, gates, history, audit, top, simulate):
     main.add_command(command)
 for command in (pause, resume, cap, drain, run_one, settle):
     main.add_command(command)

@@ -1,5 +1,5 @@
 """
-``crq explain``, ``crq accounts``, ``crq history`` and ``crq audit``.
+``crq explain``, ``crq accounts``, ``crq drainers``, ``crq history`` and ``crq audit``.
 """
 
 from __future__ import annotations
@@ -95,6 +95,41 @@ def accounts(state: State, as_json: bool) -> None:
     ]
     columns = ("account", "queued", "in flight", "wait p50", "wait p95", "last hour", "pause")
     tables.show(tables.table(columns, rows, flexible=("account", "pause")))
+
+
+@click.command(epilog="\b\nExample:\n  crq drainers --json | jq '.drainers[].id'\n" + EXIT_CODES)
+@json_option
+@click.pass_obj
+def drainers(state: State, as_json: bool) -> None:
+    """
+    List the drainers of this database: who lives, where, and what each has in flight.
+
+    Alive, stopping, dead (it has been silent for 30 seconds, by this host's clock), gone (stopped,
+    with something still in flight). What a dead one had claimed and not begun, the others put back.
+    """
+    from crq import drainers as listing
+    from crq.cli import tables
+    from crq.instants import iso
+
+    found = state.read(listing.read, state.wall())
+    if as_json:
+        emit({"drainers": [each.as_json() for each in found]})
+        return
+    rows = [
+        (
+            each.drainer_id,
+            each.state,
+            None if each.beat is None else each.beat.origin.host,
+            None if each.age is None else f"{each.age:.0f} s ago",
+            each.claimed,
+            each.running,
+            None if each.beat is None else iso(each.beat.started_at),
+            None if each.beat is None else each.beat.origin.version,
+        )
+        for each in found
+    ]
+    columns = ("drainer", "state", "host", "reported", "claimed", "running", "since", "version")
+    tables.show(tables.table(columns, rows, flexible=("drainer", "host")))
 
 
 @click.command(

@@ -25,6 +25,8 @@ STYLES = {
     "rejected": "red",
     "never started": "red",
     "outcome unknown": "red",
+    "alive": "green",
+    "dead": "bold red",
     "stalled": "bold red",
     "gated": "yellow",
     "saturated": "yellow",

@@ -126,7 +126,9 @@ class Examination:
         yield from guarded("rows", lambda: self._rows(config, sealer, ask, now))
 
     def _drainers(self, config: Config, ask: Callable[..., Any], now: Instant) -> Iterator[Finding]:
-        return process.judge_beats(ask(process.beats), now, config.drainer.tick)
+        found = ask(process.beats)
+        yield from process.judge_beats(found, now, config.drainer.tick)
+        yield from process.named(config, found, now)
 
     def _rows(
         self, config: Config, sealer: Sealer | None, ask: Callable[..., Any], now: Instant
@@ -178,6 +180,7 @@ def _needs(config: Config) -> server.Needs:
         packet=PACKET * config.web.body_limit,
         connections=config.database.pool + OF_DAEMON + TASKS * workers,
         named_locks=fenced and config.executor.liveness == "lock",
+        galera=config.database.cluster == "galera",
     )
 
 

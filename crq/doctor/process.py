@@ -15,6 +15,7 @@ from crq.database import Cursor
 from crq.doctor.findings import Finding, error, note, ok, warning
 from crq.doctor.units import FILES_NEEDED
 from crq.instants import Instant
+from crq.origin import lock_of
 from crq.pulse import Beat
 from crq.verdict import stale_after
 
@@ -101,6 +102,35 @@ def judge_beats(found: Collection[Beat], now: Instant, tick: float) -> Iterator[
             yield warning(name, "the gates do not answer it", "see that memcached runs")
         else:
             yield ok(name, f"reported {beat.age(now):.0f} s ago")
+
+
+def named(config: Config, found: Collection[Beat], now: Instant) -> Iterator[Finding]:
+    """
+    Look whether the daemon of this host has its name for itself.
+    """
+    path = config.drainer.lock_file
+    if Path(path).is_absolute():
+        yield from judge_name(config.drainer.id, _holder(path), lock_of(path), found, now)
+
+
+def judge_name(
+    name: str, pid: int | None, lock: str, found: Collection[Beat], now: Instant
+) -> Iterator[Finding]:
+    """
+    Judge whose a name is: a daemon runs here, and one of that name has reported.
+
+    :param pid: of the daemon that holds our lock file; None: none runs here.
+    :param lock: what tells our lock file from all others.
+    """
+    beat = next((beat for beat in found if beat.drainer_id == name), None)
+    if pid is None or beat is None or not beat.alive(now) or not beat.origin.lock_of:
+        return
+    if beat.origin.lock_of != lock:
+        yield error(
+            f"name {name}",
+            f"a daemon on {beat.origin.host} reports by it; process {pid} here stands by",
+            "give each daemon a drainer.id of its own",
+        )
 
 
 def _holder(lock_file: str) -> int | None:

@@ -27,7 +27,14 @@ _VARIABLES = (
     *("transaction_isolation", "tx_isolation", "innodb_lock_wait_timeout", "wait_timeout"),
     *("character_set_client", "character_set_connection", "character_set_results"),
     *("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "sync_binlog", "log_bin"),
-    *("binlog_format", "read_only", "super_read_only", "wsrep_on", "max_allowed_packet"),
+    *(
+        "binlog_format",
+        "read_only",
+        "super_read_only",
+        "wsrep_on",
+        "wsrep_sync_wait",
+        "max_allowed_packet",
+    ),
     *("max_connections", "innodb_snapshot_isolation"),
 )
 
@@ -40,11 +47,13 @@ class Needs:
     :ivar packet: bytes of the largest statement.
     :ivar connections: of daemon and executor together.
     :ivar named_locks: whether dead workers are known by named locks.
+    :ivar galera: whether daemons and executors may use different nodes.
     """
 
     packet: int
     connections: int
     named_locks: bool
+    galera: bool = False
 
 
 def settings(txn: Cursor) -> dict[str, str]:
@@ -209,7 +218,19 @@ def _cluster(found: Mapping[str, str], needs: Needs) -> Finding:
             'Galera, and executor.liveness = "lock": a named lock is known to one node alone',
             'set executor.liveness = "wall"',
         )
-    return note("cluster", "Galera", "let all daemons and executors write to one node")
+    if not needs.galera:
+        return warning(
+            "cluster",
+            'Galera, and database.cluster = "none": what other nodes have committed is seen late',
+            'set database.cluster = "galera", unless all daemons and executors use one node',
+        )
+    if found.get("wsrep_sync_wait") != "7":
+        return error(
+            "cluster",
+            f"Galera, and our sessions get wsrep_sync_wait = {found.get('wsrep_sync_wait')}",
+            "see what stands between us and the server (a proxy): we set 7",
+        )
+    return ok("cluster", "Galera, and our sessions wait for what other nodes have committed")
 
 
 def _room(found: Mapping[str, str], needs: Needs) -> Finding:

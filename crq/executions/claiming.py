@@ -51,6 +51,7 @@ def claim(
     mint: Callable[[], str],
     unanswered: Iterable[InFlight] = (),
     begun_by: str | None = None,
+    slots: int | None = None,
 ) -> tuple[Claimed, ...]:
     """
     Take from a plan what still fits, oldest first, each row under a fresh nonce.
@@ -62,16 +63,28 @@ def claim(
         finished already.
     :param begun_by: mark of the process that will POST them to a plain endpoint: they are running
         from now on, and no nonce is minted (`crq.plain`); None: they are claimed.
+    :param slots: how many may be in flight through this drainer; None: as many as may be at all.
     """
     epoch = take_epoch(txn, "codeRunner_drain")
     standing = state(txn, with_heads=False)
-    flights = {flight.execution_id: flight for flight in (*unanswered, *standing.in_flight)}
+    ours = {flight.execution_id: flight for flight in unanswered}
+    flights = ours | {flight.execution_id: flight for flight in standing.in_flight}
+    flown = {flight.lane.apikey_hash for flight in flights.values()}
     found = standing.controls
     candidates = _picked(txn, () if found.draining else plan.picks)
-    for one in _waiting_of(txn, [take for take in plan.takes if not found.pause_of(take.lane)]):
+    takes = [
+        take
+        for take in plan.takes
+        if found.pause_of(take.lane) is None
+        # else another drainer was first with the one that tries a gate that has passed
+        and not (take.alone and take.lane.apikey_hash in flown)
+    ]
+    for one in _waiting_of(txn, takes):
         candidates.setdefault(one.execution_id, one)
     picks = [request.execution_id for request in plan.picks]
     caps = found.over(limits)
+    if slots is not None:
+        caps = policy.own_share(caps, flights.values(), slots, drainer_id, ours)
     chosen = policy.pick(candidates.values(), flights.values(), caps, first=picks)
     asked = {request.execution_id for request in found.run_one}
     controls.served(txn, [row.execution_id for row in chosen if row.execution_id in asked])

@@ -1,5 +1,5 @@
 """
-``POST /codeRunner``: admission.
+``POST /codeRunner``: admission; and ``POST /wake``, for those who insert their rows by SQL.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from crq.database import CommitUnknown, Cursor
 from crq.messages import Admitted, Rejected
 from crq.submissions import Refusal
 from crq.web import answers, bodies
+from crq.web.answers import Reply
 from crq.web.door import Door, routes
 from crq.web.tokens import Caller
 
@@ -24,6 +25,9 @@ async def submit(door: Door, request: IRequest) -> bytes:
     Admit one execution, or say why not.
     """
     caller = await door.caller(request, "admit")
+    if not door.admits:
+        remedy = "ask one that was started with --roles admit or all"
+        raise Refusal("path", "this process admits nothing (--roles drain)", remedy, 404)
     headers = request.requestHeaders
     prepared = await door.pool.compute(
         _prepare,
@@ -50,6 +54,17 @@ async def submit(door: Door, request: IRequest) -> bytes:
         door.meters.rejected.labels(answer.depth).inc()
         door.note_refusal()
     return door.reply(request, answers.of(answer, shown))
+
+
+@routes.route("/wake", methods=["POST"])
+async def wake(door: Door, request: IRequest) -> bytes:
+    """
+    Look for work now. A body is read by nobody; while a tick runs, any number of calls make one
+    more.
+    """
+    await door.caller(request, "admit")
+    door.wake()
+    return door.reply(request, Reply(200, {"woken": True}))
 
 
 def _prepare(

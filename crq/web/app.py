@@ -31,7 +31,7 @@ def site(
     config: Config,
     pool: Pool,
     sealer: Sealer,
-    pulse: Pulse,
+    pulse: Pulse | None,
     gates: GateMemory,
     wake: Callable[[], None],
     wall: Callable[[], Instant],
@@ -40,11 +40,14 @@ def site(
     limits: Callable[[], Limits] | None = None,
     meters: Meters | None = None,
     book: TokenBook | None = None,
+    admits: bool = True,
 ) -> wire.Site:
     """
     Make the site.
 
     :param wake: called after each admission and each action.
+    :param pulse: of this process's drainer; None: it has none.
+    :param admits: whether executions are admitted here.
     :param limits: tells the configured caps in force; the configuration's when None.
     :param meters: the daemon's; of its own when None.
     :param book: the tokens that are known; one that reads them out of the pool when None.
@@ -54,7 +57,9 @@ def site(
     book = book or TokenBook.of(config, sealer, pool, monotonic)
     # One connection is always left to the loops, where there is more than one.
     turns = Turns(pool, max(1, pool.size - 1), config.database.timeout, reactor)
-    door = Door(config, turns, sealer, pulse, gates, wake, wall, monotonic, limits, meters, book)
+    door = Door(
+        config, turns, sealer, pulse, gates, wake, wall, monotonic, limits, meters, book, admits
+    )
     return wire.Site(
         door.app.resource(),
         reactor,

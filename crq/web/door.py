@@ -9,7 +9,7 @@ taken, nothing is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from attrs import define, field
@@ -88,13 +88,15 @@ class Door:
     :ivar wake: asks the drainer for a tick.
     :ivar limits: tells the configured caps.
     :ivar book: the tokens that are known.
+    :ivar pulse: of this process's drainer; None: it has none, and only admits.
+    :ivar admits: whether executions are admitted here.
     :ivar sessions: who is signed in on the pages.
     """
 
     config: Config
     pool: Pool
     sealer: Sealer
-    pulse: Pulse
+    pulse: Pulse | None
     gates: GateMemory
     wake: Callable[[], None]
     wall: Callable[[], Instant]
@@ -102,6 +104,7 @@ class Door:
     limits: Callable[[], Limits]
     meters: Meters
     book: TokenBook
+    admits: bool = True
 
     rates: Rates = field(init=False)
     sessions: Sessions = field(init=False)
@@ -165,13 +168,14 @@ class Door:
         :param names: whether accounts are looked up by name.
         """
         reading = await self.pool.read(status.read, names)
+        await self.look_at_gates(reading.keys)
         now = self.wall()
         report = status.report(
             reading,
             self.gates.reading(now),
             self.limits(),
             now,
-            half_open=self.gates.half_open,
+            half_open=self.half_open,
             pulse=self.pulse,
             drainer_id=self.config.drainer.id,
             monotonic=self.monotonic(),
@@ -181,6 +185,20 @@ class Door:
         if report.verdict is Verdict.STALLED:
             report = await self.pool.read(status.prove, report)
         return report
+
+    @property
+    def half_open(self) -> frozenset[str]:
+        """
+        The keys of which one execution goes first, as far as a drainer here knows.
+        """
+        return frozenset() if self.pulse is None else self.gates.half_open
+
+    async def look_at_gates(self, keys: Collection[str]) -> None:
+        """
+        Read the gates of some keys, where no drainer does.
+        """
+        if self.pulse is None and keys:
+            await self.gates.read(keys, self.wall())
 
     def reply(self, request: IRequest, reply: Reply) -> bytes:
         """

@@ -76,7 +76,7 @@ class Snapshot:
     What is so now, as a collector.
     """
 
-    def __init__(self, report: StatusReport, pulse: Pulse, accounts: bool) -> None:
+    def __init__(self, report: StatusReport, pulse: Pulse | None, accounts: bool) -> None:
         self._report = report
         self._pulse = pulse
         self._accounts = accounts
@@ -157,6 +157,16 @@ class Snapshot:
                 "key": float(len(controls.keys)),
             },
         )
+        info = GaugeMetricFamily("crqueue_build_info", "The version.", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+        yield _gauge(
+            "crqueue_drainers_alive",
+            "Drainers that have reported lately.",
+            sum(beat.alive(report.at) for beat in report.drainers),
+        )
+        if pulse is None:  # a process that only admits
+            return
         yield _gauge(
             "crqueue_executor_refusing",
             "1 while the executor takes no work.",
@@ -169,15 +179,7 @@ class Snapshot:
             "How long ago a tick has ended well; +Inf: none has.",
             float("inf") if age is None else age,
         )
-        yield _gauge(
-            "crqueue_drainers_alive",
-            "Drainers that have reported lately.",
-            sum(beat.alive(report.at) for beat in report.drainers),
-        )
         yield _gauge("crqueue_start_time_seconds", "When the daemon started.", pulse.started_at)
-        info = GaugeMetricFamily("crqueue_build_info", "The version.", labels=["version"])
-        info.add_metric([__version__], 1)
-        yield info
         yield CounterMetricFamily("crqueue_ticks", "Ticks of the drainer.", value=pulse.ticks)
         yield CounterMetricFamily(
             "crqueue_ticks_skipped",

@@ -105,6 +105,8 @@ def _paths() -> dict[str, Any]:
         },
         "/status": {"get": _get("how the queue is", "Status")},
         "/accounts": {"get": _get("how each account fares", "Accounts")},
+        "/drainers": {"get": _get("who drains, and what each has in flight", "Drainers")},
+        "/wake": {"post": _wake()},
         "/gates": {
             "get": _get(
                 "closed gates and their history",
@@ -216,6 +218,16 @@ def _submission() -> dict[str, Any]:
             "200": _json("admitted before", "Admitted"),
             **_errors((*READING, "413", "415")),
         },
+    }
+
+
+def _wake() -> dict[str, Any]:
+    return {
+        "operationId": "wake",
+        "summary": "look for work now",
+        "description": "Scope admit. For those who insert rows by SQL: without it they are found"
+        " within drainer.tick. Any number of calls make one look at a time.",
+        "responses": {"200": _json("it looks", "Woken"), **_errors(READING)},
     }
 
 

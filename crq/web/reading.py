@@ -1,6 +1,6 @@
 """
 What can be read over HTTP: the log, one execution and why it waits, the status, health, accounts,
-gates, the series, the audit.
+drainers, gates, the series, the audit.
 """
 
 from __future__ import annotations
@@ -8,7 +8,18 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.web.iweb import IRequest
 
-from crq import accounts, audit, controls, explain, gatehistory, records, series, status
+from crq import (
+    accounts,
+    audit,
+    controls,
+    drainers,
+    explain,
+    gatehistory,
+    records,
+    schema,
+    series,
+    status,
+)
 from crq.explanation import Explanation
 from crq.instants import iso
 from crq.recordvalues import FullRecord
@@ -76,13 +87,14 @@ async def explanation_of(door: Door, execution_id: int) -> Explanation:
     reading = await door.pool.read(explain.read, execution_id)
     if reading is None:
         raise _no_execution()
+    await door.look_at_gates(reading.keys)
     now = door.wall()
     return explain.explain(
         reading,
         door.gates.closed(now),
         door.limits(),
         now,
-        half_open=door.gates.half_open,
+        half_open=door.half_open,
         pulse=door.pulse,
         drainer_id=door.config.drainer.id,
         monotonic=door.monotonic(),
@@ -159,6 +171,18 @@ async def account_list(door: Door, request: IRequest) -> bytes:
     only = None if caller.accounts is None else sorted(caller.accounts)
     found = await door.pool.read(accounts.read, door.limits(), door.wall(), only)
     return door.reply(request, Reply(200, {"accounts": [each.as_json() for each in found]}))
+
+
+@routes.route("/drainers", methods=["GET"])
+async def drainer_list(door: Door, request: IRequest) -> bytes:
+    """
+    Who drains, and what each has in flight.
+    """
+    caller = await door.caller(request, "read")
+    unlimited(caller)
+    bodies.names(request.args, ())
+    found = await door.pool.read(drainers.read, door.wall())
+    return door.reply(request, Reply(200, {"drainers": [each.as_json() for each in found]}))
 
 
 @routes.route("/gates", methods=["GET"])
@@ -244,10 +268,14 @@ def live(door: Door, request: IRequest) -> bytes:
 
 
 @routes.route("/health/ready", methods=["GET"])
-def ready(door: Door, request: IRequest) -> bytes:
+async def ready(door: Door, request: IRequest) -> bytes:
     """
-    This process starts work.
+    This process starts work; one that only admits: its database answers.
     """
+    if door.pulse is None:
+        door.count(request, NOBODY)
+        await door.pool.read(schema.check)
+        return door.reply(request, Reply(200, {"ready": True}))
     problem = not_ready(door.pulse, door.monotonic(), door.config.drainer.tick)
     if problem is None:
         return door.reply(request, Reply(200, {"ready": True}))

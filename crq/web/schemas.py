@@ -265,6 +265,28 @@ SCHEMAS: Schema = {
             "pause": or_null(ref("Control")),
         }
     ),
+    "Woken": record({"woken": FLAG}),
+    "Drainers": record(
+        {
+            "drainers": array(
+                record(
+                    {
+                        "id": TEXT,
+                        "state": words(("alive", "stopping", "dead", "gone")),
+                        "alive": FLAG,
+                        "host": or_null(TEXT),
+                        "version": or_null(TEXT),
+                        "startedAt": or_null(INSTANT),
+                        "reportedAt": or_null(INSTANT),
+                        "reportedAge": or_null(SECONDS),
+                        "claimed": COUNT,
+                        "running": COUNT,
+                        "alarm": or_null(TEXT),
+                    }
+                )
+            )
+        }
+    ),
     "Accounts": record({"accounts": array(ref("Account"))}),
     "Closing": record(
         {

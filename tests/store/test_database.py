@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 
 from crq import executions
-from crq.database import CommitUnknown, Cursor, Database, is_outage
+from crq.database import IDLE_LIMIT, CommitUnknown, Cursor, Database, is_outage
 from crq.messages import Admitted, Outcome
 from crq.model import Status
 from tests import rows
@@ -243,6 +243,27 @@ def test_a_lock_wait_undoes_the_whole(server_database: Database) -> None:
     assert [rows.row(database, connection, n)["times"] for n in (first, second)] == [1, 1]
     blocker.close()
     connection.close()
+
+
+def test_a_lock_row_does_not_stay_with_the_frozen(server_database: Database) -> None:
+    """
+    MariaDB ends a transaction that has written and says nothing more: whoever freezes inside a
+    claim keeps nobody else from claiming for hours.
+    """
+    connection = server_database.connect()
+    cursor = connection.cursor()
+    cursor.execute("SELECT @@idle_write_transaction_timeout")
+    assert cursor.fetchone() == (IDLE_LIMIT,)
+    cursor.execute("SET SESSION idle_write_transaction_timeout = 1")
+    cursor.execute("BEGIN")
+    cursor.execute("UPDATE codeRunner_drain SET epoch = epoch + 1 WHERE id = 1")
+    other = server_database.connect()
+    claimed = rows.claim(server_database, other)  # waits for the lock, up to 5 s
+    assert claimed == ()
+    other.cursor().execute("UPDATE codeRunner_drain SET epoch = epoch + 1 WHERE id = 1")
+    with pytest.raises(pymysql.err.Error):
+        cursor.execute("SELECT 1")
+    other.close()
 
 
 def test_changed_since_read_is_repeated(server_database: Database) -> None:

@@ -16,6 +16,7 @@ from crq.executions import Ending
 from crq.invariants import stored
 from crq.messages import Answered, Fate, Lost, NotSent, Outcome
 from crq.model import Status
+from crq.presence import Presence
 from crq.pulse import DEAD_AFTER
 from tests import invariants, rows
 from tests.plainhouse import PlainHouse
@@ -400,6 +401,8 @@ def test_another_living_drainer_is_left_alone(house: PlainHouse) -> None:
     (number,) = house.admit()
     house.drainer.stopService()
     other.start()
+    presence = Presence(house.pool, house.pulse, "d1", house.clocks, house.clocks.wall)
+    house.drainer.presence = presence
     house.start()
     assert set(other.dispatcher.outstanding) == {number}
 
@@ -407,15 +410,19 @@ def test_another_living_drainer_is_left_alone(house: PlainHouse) -> None:
         said = other.pulse.beat("d2", other.clocks.wall() + skew, 0.0)
         house.database.transact(house.pool.connection, heartbeat.write, said)
 
-    for second in range(120):  # its wall clock is an hour behind ours, and it lives
-        if second % 10 == 0:
-            beat(-3600.0)
-        house.clocks.go(1)
+    def go(seconds: int) -> None:
+        for _ in range(seconds // 10):
+            presence.looked(house.database.read(house.pool.connection, heartbeat.read))
+            house.clocks.go(10)
+
+    for _ in range(12):  # its wall clock is an hour behind ours, and it lives
+        beat(-3600.0)
+        go(10)
     assert house.status(number) == "running"
-    house.clocks.go(DEAD_AFTER - 12)
+    go(int(DEAD_AFTER) - 10)
     assert house.status(number) == "running"
     other.kill()
-    house.clocks.go(15)
+    go(20)
     assert row(house, number)["error_code"] == 303
     assert row(house, number)["error_message"] == "its daemon d2 is silent, outcome unknown"
 

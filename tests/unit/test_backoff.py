@@ -9,8 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from crq.backoff import BackOff
 from crq.liveness import GRACE
 from crq.model import InFlight, Lane, Status
-from crq.pulse import DEAD_AFTER, Beat
-from crq.suspects import Ages, Silence, Suspects
+from crq.suspects import Ages, Suspects
 
 ONE, TWO = Lane("a", "k1"), Lane("b", "k2")
 WALL = 1_000_000.0
@@ -153,33 +152,6 @@ class SuspectsTests(SynchronousTestCase):
         self.assertEqual(suspects.dead(rows, set(), 0.0, WALL), [])
         self.assertEqual(suspects.dead(rows, set(), 230.0, WALL + 230), rows[:1])
         self.assertEqual(suspects.dead(rows, set(), 330.0, WALL), rows)
-
-
-class SilenceTests(SynchronousTestCase):
-    """
-    When another drainer is called dead.
-    """
-
-    def test_only_a_beat_that_stands_still_is_silence(self) -> None:
-        """
-        Half a minute of looks at one and the same beat, whatever its host's clock says.
-        """
-        silence = Silence()
-        living, dead = WALL - 3600, WALL + 3600
-        for second in range(int(DEAD_AFTER)):
-            beats = [Beat("living", WALL, living + second // 10 * 10), Beat("dead", WALL, dead)]
-            self.assertEqual(silence.of(beats, float(second)), frozenset())
-        self.assertEqual(silence.of(beats, DEAD_AFTER), {"dead"})
-        self.assertEqual(silence.of([Beat("dead", WALL, dead + 1)], DEAD_AFTER + 1), frozenset())
-
-    def test_a_time_that_nobody_watched_does_not_count(self) -> None:
-        """
-        After an outage in which nobody could beat, the living have the time to.
-        """
-        silence = Silence()
-        beats = [Beat("living", WALL, WALL)]
-        for now in (0.0, 600.0, 601.0, 609.0):
-            self.assertEqual(silence.of(beats, now), frozenset())
 
 
 class AgesTests(SynchronousTestCase):

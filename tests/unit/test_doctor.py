@@ -46,7 +46,7 @@ from crq.doctor.findings import (
 from crq.doctor.host import Room, Secret
 from crq.doctor.rows import Broken, Found, Jobs, Some
 from crq.model import InFlight, Lane, Limits, Status
-from crq.pulse import Beat
+from crq.pulse import Beat, Origin
 
 OK, NOTE, WARNING, ERROR = Severity.OK, Severity.NOTE, Severity.WARNING, Severity.ERROR
 NEEDS = server.Needs(packet=2_000_000, connections=22, named_locks=True)
@@ -321,8 +321,14 @@ class ServerTests(SynchronousTestCase):
         self.assertEqual(self.judge(innodb_flush_log_at_trx_commit="3"), {})
         self.assertEqual(self.judge(innodb_snapshot_isolation="ON"), {})
         trusted = evolve(NEEDS, named_locks=False)
-        found = server.judge("mysql", MYSQL | {"wsrep_on": "ON"}, trusted)
-        self.assertIs(worst(found), NOTE)
+        for galera, waits, severity in (
+            (False, "0", WARNING),
+            (True, "0", ERROR),
+            (True, "7", OK),
+        ):
+            variables = MYSQL | {"wsrep_on": "ON", "wsrep_sync_wait": waits}
+            found = server.judge("mysql", variables, evolve(trusted, galera=galera))
+            self.assertIs(worst(found), severity, (galera, waits))
 
     def test_sqlite(self) -> None:
         """
@@ -653,6 +659,27 @@ class ProcessTests(SynchronousTestCase):
             (found,) = process.judge_beats([beat], 1005.0, 1.0)
             self.assertIs(found.severity, severity, beat)
         self.assertIs(worst(process.judge_beats([], 1005.0, 1.0)), NOTE)
+
+    def test_a_name_in_use_elsewhere_is_found(self) -> None:
+        """
+        A daemon runs here while one with another lock file reports by its name, and lives.
+        """
+        beat = Beat("d", 0.0, 1000.0, origin=Origin("a", "elsewhere", "1", "theirs"))
+
+        def judged(pid: int | None, lock: str, found: Beat) -> list[Finding]:
+            return list(process.judge_name("d", pid, lock, [found], 1005.0))
+
+        (wrong,) = judged(17, "ours", beat)
+        self.assertIs(wrong.severity, ERROR)
+        self.assertIn("on elsewhere reports by it; process 17 here stands by", wrong.found)
+        for pid, lock, found in (
+            (None, "ours", beat),
+            (17, "theirs", beat),
+            (17, "ours", evolve(beat, beat_at=900.0)),
+            (17, "ours", evolve(beat, drainer_id="e")),
+            (17, "ours", evolve(beat, origin=Origin())),
+        ):
+            self.assertEqual(judged(pid, lock, found), [])
 
 
 NOON, LATER = "2026-03-02 12:00:00.000", "2026-03-02 12:00:01.000"

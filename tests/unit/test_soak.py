@@ -49,6 +49,10 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual([each.at for each in hour], sorted(each.at for each in hour))
         for kind in schedule.kinds(True):
             self.assertTrue(hasattr(Works, "_" + kind.replace(" ", "_")), kind)
+        many = {each.kind for each in schedule.actions(1, 3600, True, True)}
+        self.assertEqual(many, set(schedule.kinds(True, True)))
+        for kind in schedule.SEVERAL:
+            self.assertTrue(hasattr(Works, "_" + kind.replace(" ", "_")), kind)
         without = {each.kind for each in schedule.actions(1, 3600, False)}
         self.assertEqual(without, set(schedule.KILLS | schedule.FAULTS))
 

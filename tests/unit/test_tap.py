@@ -19,9 +19,9 @@ from crq import schema, tap
 from crq.database import Database
 
 
-class TapTests(SynchronousTestCase):
+class TapCase(SynchronousTestCase):
     """
-    From options to services.
+    With a configuration, and locks that are given back.
     """
 
     def setUp(self) -> None:
@@ -38,6 +38,15 @@ class TapTests(SynchronousTestCase):
             'seal_keys_file = "keys"\n[drainer]\nlock_file = "lock"\n[executor]\n'
             'lock_dir = "locks"\n',
         )
+        self._taken: list[int] = []
+        take = tap.take_lock
+
+        def remember(path: Path) -> int:
+            self._taken.append(take(path))
+            return self._taken[-1]
+
+        self.patch(tap, "take_lock", remember)
+        self.addCleanup(lambda: list(map(os.close, self._taken)))
         self.database = Database(f"sqlite:///{self.folder / 'queue.db'}")
         for name in [name for name in os.environ if name.startswith("CRQ_")]:
             self.patch(os, "environ", {k: v for k, v in os.environ.items() if k != name})
@@ -52,21 +61,18 @@ class TapTests(SynchronousTestCase):
         options.parseOptions(["--config", self.path, *more])
         return options
 
-    def make(self) -> MultiService:
+    def make(self, *more: str) -> MultiService:
         """
         The services, and the lock given back at the end of the test.
         """
-        taken: list[int] = []
-        take = tap.take_lock
-
-        def remember(path: Path) -> int:
-            taken.append(take(path))
-            return taken[-1]
-
-        self.patch(tap, "take_lock", remember)
-        self.addCleanup(lambda: list(map(os.close, taken)))
         reactor: Any = MemoryReactorClock()
-        return tap.makeService(self.options(), reactor)
+        return tap.makeService(self.options(*more), reactor)
+
+
+class TapTests(TapCase):
+    """
+    From options to services.
+    """
 
     def test_the_tree_has_its_names(self) -> None:
         """
@@ -118,9 +124,10 @@ class TapTests(SynchronousTestCase):
         """
         path = self.folder / "lock"
         held = tap.take_lock(path)
+        self._taken.clear()  # it is given back here
         with self.assertRaisesRegex(SystemExit, f"another daemon holds {path}"):
             tap.take_lock(path)
         os.close(held)
-        os.close(tap.take_lock(path))
+        tap.take_lock(path)
         with self.assertRaisesRegex(SystemExit, "drainer.lock_file: /nonexistent/lock"):
             tap.take_lock(Path("/nonexistent/lock"))

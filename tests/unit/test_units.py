@@ -14,7 +14,10 @@ from crq.database import ATTEMPTS, LOCK_WAIT
 from crq.supervision import LEAST_TICKS, PATIENCE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-UNITS = ("crqueue.service", "crqueue-executor.service")
+UNITS = (
+    *("crqueue.service", "crqueue-executor.service"),
+    *("crqueue-drain.service", "crqueue-admit.service"),
+)
 
 
 def _unit(name: str) -> RawConfigParser:
@@ -27,7 +30,7 @@ def _unit(name: str) -> RawConfigParser:
 
 class UnitTests(SynchronousTestCase):
     """
-    Both units.
+    All units.
     """
 
     def test_restarts_for_ever(self) -> None:
@@ -46,11 +49,27 @@ class UnitTests(SynchronousTestCase):
         """
         for name in UNITS:
             service = _unit(name)["Service"]
+            if name == "crqueue-admit.service":  # it has no ticks to tell of
+                self.assertEqual(service["Type"], "exec", name)
+                self.assertNotIn("WatchdogSec", service, name)
+                continue
             self.assertEqual(service["Type"], "notify", name)
             self.assertEqual(service["NotifyAccess"], "main", name)
         command = _unit("crqueue.service")["Service"]["ExecStart"].split()
         self.assertIn("--nodaemon", command)
         self.assertIn("--pidfile=", command)
+
+    def test_the_roles_run_side_by_side(self) -> None:
+        """
+        Each has its role, the drainer a door of its own, and both the directory of the wake socket,
+        which outlives either.
+        """
+        admits, drains = (_unit(f"crqueue-{n}.service")["Service"] for n in ("admit", "drain"))
+        self.assertIn("--roles admit", admits["ExecStart"])
+        self.assertIn("--roles drain --set web.listen=tcp:8082", drains["ExecStart"])
+        for service in (admits, drains):
+            self.assertEqual(service["RuntimeDirectory"], "crqueue")
+            self.assertEqual(service["RuntimeDirectoryPreserve"], "yes")
 
     def test_daemon_has_time_to_drain(self) -> None:
         """
