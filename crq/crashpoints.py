@@ -36,9 +36,11 @@ COMMITS: Final = {
 POINTS: Final = {
     "admitted": "daemon: the caller has no answer yet",
     "dispatching": "daemon: a claimed row is known, no connection asked for",
+    "parcel read": "daemon: what a plain endpoint is sent has been read, no connection asked for",
     "request begins": "daemon: connected to the executor, no byte of the request has left",
     "answer begins": "daemon: status and headers of the answer are there",
     "answer whole": "daemon: the answer is there, nothing is settled",
+    "concluding": "daemon: what a plain endpoint's answer means is decided, nothing is done yet",
     "settling": "daemon: what becomes of the row is decided, nothing written",
     "settled": "daemon: the row is settled, its slot not yet free",
     "lock held": "executor: the liveness lock is taken, nothing started",

@@ -109,7 +109,7 @@ class PlainDispatcher(Dispatcher):
 
     async def _settle(self, claimed: Claimed, result: DispatchResult) -> None:
         conclusion = plain.conclude(result)
-        crashpoints.reached("settling")
+        crashpoints.reached("concluding")
         # Before the row is back: a tick in between must not send it again.
         closing = await self._close_gate(claimed, result, conclusion)
         ails = conclusion.endpoint_ails or conclusion.fate is Fate.RELEASED
@@ -163,7 +163,7 @@ class PlainDispatcher(Dispatcher):
             except Exception as error:  # noqa: BLE001 - see note [What leaves `outstanding`]
                 failures += not is_outage(error)
                 if failures == 1 and not is_outage(error):
-                    self._log.failure("settling failed", action="settle failed")
+                    self._log.failure("outcome not written", action="outcome_not_written")
             await deferLater(self.clock, SETTLE_AGAIN)
 
     async def _write(self, results: Sequence[_Result]) -> Sequence[RowState | None]:

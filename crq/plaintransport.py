@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from crq import executions, plain
+from crq import crashpoints, executions, plain
 from crq.batch import Batch
 from crq.config import Config
 from crq.database import is_outage
@@ -104,6 +104,7 @@ class PlainTransport:
             if not is_outage(error):  # which the pool tells
                 self._log.failure("what is to be sent was not read", action="parcel_not_read")
             return NotSent(f"what is to be sent was not read: {type(error).__name__}")
+        crashpoints.reached("parcel read")
         if parcel is None:
             return NotSent("its row is gone", for_good=True)
         try:
