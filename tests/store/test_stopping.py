@@ -127,8 +127,8 @@ def test_ticks_tell_how_they_ended(house: House, monkeypatch: pytest.MonkeyPatch
     def broken(*_: object, **__: object) -> None:
         raise KeyError("boom")
 
-    for snapshot in (away, broken):
-        monkeypatch.setattr(executions, "snapshot", snapshot)
+    for news in (away, broken):
+        monkeypatch.setattr(executions, "news", news)
         house.drainer.wake()
     monkeypatch.undo()
     house.drainer.wake()
