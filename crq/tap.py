@@ -26,6 +26,7 @@ from crq.automations.advance import Advancer
 from crq.automations.calls import Calls
 from crq.automations.rounds import Rounds
 from crq.automations.scheduler import Scheduler
+from crq.automations.types import Types
 from crq.automations.workers import Workers
 from crq.config import Config
 from crq.database import Database, is_outage
@@ -48,6 +49,7 @@ from crq.suspects import Suspects
 from crq.transport import Transport
 from crq.watch import Watch
 from crq.web.app import site
+from crq.web.reception import PREVIEW_SECONDS, PREVIEWS, Reception
 from crq.web.tokens import TokenBook
 
 FIRST_LOOK = 2.0  # s that a start waits for the database before it goes on without
@@ -183,6 +185,9 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     )
     reaper = Reaper(pool, config.reaper, reactor, time.time, liveness if trusted else None)
     book = TokenBook.of(config, options["sealer"], pool, reactor.seconds)
+    types = installed(config, options["sealer"], database, lambda: drainer.limits)
+    people = halves.desk(config, options["sealer"], types)
+    previews = Workers(reactor, reactor, PREVIEWS, PREVIEW_SECONDS)
     door = site(
         config=config,
         pool=pool,
@@ -193,6 +198,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         wall=time.time,
         monotonic=reactor.seconds,
         reactor=reactor,
+        reception=Reception(people, Calls(database, reactor.seconds), previews),
         limits=lambda: drainer.limits,
         meters=meters,
         book=book,
@@ -219,6 +225,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         "drainer": drainer,
         "reaper": reaper,
         "watch": watch,
+        "previews": previews,
         "http": strports.service(sockets.backlogged(config.web.listen), door, reactor=reactor),
     }
     if config.manhole.listen:
@@ -227,30 +234,32 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         names = manhole.namespace(drainer, watch, pool, gates, config.drainer)
         parts["manhole"] = manhole.service(config.manhole, options["manhole"], names, reactor)
     if config.automations.scheduler == "on":
-        parts |= automations(
-            config, options["sealer"], database, pool, reactor, lambda: drainer.limits
-        )
+        parts |= automations(config, options["sealer"], database, pool, reactor, types)
     for name, service in parts.items():
         service.setName(name)
         service.setServiceParent(root)
     return root
 
 
-def automations(
-    config: Config,
-    sealer: Sealer,
-    database: Database,
-    pool: Pool,
-    reactor: Any,
-    limits: Callable[[], Limits],
-) -> dict[str, Service]:
+def installed(
+    config: Config, sealer: Sealer, database: Database, limits: Callable[[], Limits]
+) -> Types:
     """
-    The services that make and advance runs of automations, by name.
+    The automation types; those that are left out are told.
     """
     queue = halves.Queue(config, sealer, open_store(config, database), limits, time.time)
     types = halves.types(config, sealer, queue)
     for fault in types.faults:
         Logger().error("automation type left out: {fault}", action="type left out", fault=fault)
+    return types
+
+
+def automations(
+    config: Config, sealer: Sealer, database: Database, pool: Pool, reactor: Any, types: Types
+) -> dict[str, Service]:
+    """
+    The services that make and advance runs of automations, by name.
+    """
     threads = config.automations.threads
     workers = Workers(reactor, reactor, threads)
     advancer = Advancer(

@@ -37,6 +37,7 @@ from crq.verdict import Verdict
 from crq.web import answers
 from crq.web.answers import Reply
 from crq.web.rates import NOBODY, Rates
+from crq.web.reception import Reception
 from crq.web.sessions import Sessions
 from crq.web.tokens import Caller, TokenBook
 from crq.web.turns import Busy
@@ -88,6 +89,7 @@ class Door:
     :ivar wake: asks the drainer for a tick.
     :ivar limits: tells the configured caps.
     :ivar book: the tokens that are known.
+    :ivar reception: where the automations' people come to.
     :ivar sessions: who is signed in on the pages.
     """
 
@@ -102,6 +104,7 @@ class Door:
     limits: Callable[[], Limits]
     meters: Meters
     book: TokenBook
+    reception: Reception
 
     rates: Rates = field(init=False)
     sessions: Sessions = field(init=False)

@@ -127,6 +127,7 @@ SCHEMAS: Schema = {
             "errorCode": COUNT,
             "line": COUNT,
             "column": COUNT,
+            "obstacles": array(ref("Obstacle")),
         },
     ),
     "Submission": record(
