@@ -5,6 +5,7 @@ The pages of automations, spoken to in bytes: what they show, what their forms d
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from crq.automations.model import Chunk, Counts, Decision, Effect, Json, Mode, R
 from crq.automations.runscript import RunScript
 from crq.submissions import Refusal
 from crq.web.pages import forms
-from crq.web.pages.bars import MOST, chart
+from crq.web.pages.bars import LABEL, MOST, chart
 from crq.web.pages.words import EFFECTS, MODES, RUNS, VERDICT
 from tests.automations.house import House
 from tests.door import Answer, Door
@@ -277,7 +278,7 @@ class Going(Pages):
         self.assertIn('name="evidence" value="1"', dialog)
         self.assertEqual(self.did(f"{path}/promote", evidence=1), path)
         shown = self.text(path)
-        self.assertIn("state live", shown)
+        self.assertIn("state acts", shown)
         self.assertIn("which would have changed 8", shown)
         self.wait(1)
         self.did(f"{path}/run-now")
@@ -504,5 +505,7 @@ class Drawing(Pages):
         )
         many = chart([evolve(run, run_id=number) for number in range(100, 0, -1)])
         self.assertEqual(len(many.bars), MOST)
+        places = [x for x, _ in many.labels]
+        self.assertTrue(all(b - a >= LABEL for a, b in itertools.pairwise(places)), places)
         self.assertEqual(many.bars[-1].run_id, 100)
         self.assertEqual(chart([]).bars, ())

@@ -154,6 +154,7 @@ async def dialog(door: Door, outcome: Promotion, code: int = 200) -> Page:
         approved = page.rows
     context = {
         **about(outcome.automation),
+        "here": PATH,
         "obstacles": outcome.obstacles,
         "evidence": outcome.evidence,
         "run": seen,

@@ -7,6 +7,7 @@ what it has changed live (filled), and on top of that what failed or ended unkno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from attrs import frozen
@@ -19,7 +20,7 @@ WIDTH, LEFT, RIGHT = 960, 44, 8
 TOP, HEIGHT, BOTTOM = 12, 110, 22
 MOST = 40  # runs in one chart
 FEWEST = 16  # places there are even if there are fewer runs
-LABELS = 8
+LABEL = 104  # width of a label; on a phone the letters are larger
 LEAST = 2.0  # height of a bar that stands for nothing: a run was there
 
 
@@ -77,7 +78,7 @@ def chart(runs: Sequence[Run]) -> Chart:
     shown = list(reversed(runs[:MOST]))
     top = round_up(max((sum(size for _, size in _sizes(run)) for run in shown), default=0))
     place = (WIDTH - LEFT - RIGHT) / max(FEWEST, len(shown))
-    every = max(1, -(-len(shown) // LABELS))
+    every = math.ceil(LABEL / place)
     bars = []
     labels = []
     for number, run in enumerate(shown):

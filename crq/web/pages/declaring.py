@@ -129,6 +129,7 @@ async def _editor(
     apart = refused is not None and forms.elsewhere(kind, refused)
     context = {
         **({} if before is None else about(before)),
+        "here": PATH,
         "kind": kind,
         "one": before,
         "mine": mine,

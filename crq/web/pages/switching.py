@@ -96,7 +96,7 @@ async def preview(door: Door, request: IRequest, visitor: Visitor, automation_id
     found = await asking.known(door, visitor.caller, automation_id)
     seen = await asking.preview(door, found)
     decisions = [(each, VERDICT[each.verdict.value]) for each in seen.decisions]
-    context = {**about(found), "seen": seen, "decisions": decisions}
+    context = {**about(found), "here": PATH, "seen": seen, "decisions": decisions}
     return Page("preview.html", context)
 
 
