@@ -347,7 +347,7 @@ SCHEMAS: Schema = {
                 },
             ),
             "expected": {
-                **or_null(COUNT),
+                **or_null({**COUNT, "maximum": 2**53 - 1}),
                 "description": "the count that was seen; without it nothing is cancelled",
             },
             "note": NOTE,

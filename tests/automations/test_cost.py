@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve
 
 from benchmarks import automations
+from benchmarks.claim import _count_rows, _count_steps
 from crq.automations import limits, runs
 from crq.automations.model import Verdict
 from crq.database import Cursor, Database
@@ -45,7 +46,7 @@ def test_a_page_reads_what_its_run_or_automation_has(house: House) -> None:
     if database.dialect != "sqlite":
         for table in ("automation_runs", "automation_run_items", "automation_audit"):
             house.sql(f"ANALYZE TABLE {table}")
-    count = automations._count_steps if database.dialect == "sqlite" else automations._count_rows
+    count = _count_steps if database.dialect == "sqlite" else _count_rows
     most = 30 if database.dialect == "sqlite" else 3  # steps, or reads, of one row
     for what, ask, own in (
         ("items", lambda: house.read(runs.items, long_run, 0, 50), LONG),

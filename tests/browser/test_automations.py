@@ -213,6 +213,12 @@ def test_what_is_wrong_stands_beside_its_field(browser: Browser, office: Office)
     assert len(rows) == 10
     assert all("09:30+09:00" in row and "00:30" in row for row in rows)
     browser.shoot("automation-editor")
+    browser.fill("[name=tenant]", TENANT)
+    browser.fill("[name=name]", "a draft")
+    browser.fill("[name='s.keep_days']", "3650")
+    browser.click("#preview")
+    assert "What it would decide now" in browser.text("#seen h2")
+    assert browser.find("[name=name]").get_attribute("value") == "a draft"
     assert office.value("SELECT COUNT(*) FROM automations") == before
 
 

@@ -32,6 +32,7 @@ MEANING = {
     # A name that is taken, settings that do not fit their type, a schedule that never comes; what
     # is switched off has no run made.
     ("post", "/automations"),
+    ("post", "/automations/preview"),
     ("patch", "/automations/{automation_id}"),
     ("get", "/automations/occurrences"),
     ("post", "/automations/{automation_id}/run-now"),

@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from crq.automations import runs
 from crq.automations.model import Chunk, Counts, Decision, Effect, Json, Mode, RunStatus, Verdict
 from crq.automations.runscript import RunScript
+from crq.automations.workers import Overdue
 from crq.submissions import Refusal
 from crq.web.pages import forms
 from crq.web.pages.bars import LABEL, MOST, chart
@@ -45,7 +46,8 @@ class Pages(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.door = Door(tokens=TOKENS, body_limit=50_000)
+        self.said: list[str] = []
+        self.door = Door(tokens=TOKENS, body_limit=50_000, observe=self.said.append)
         self.addCleanup(self.door.close)
         self.house = House(self.door.pool.database, Clocks(), self.door.kind, pool=self.door.pool)
         self.house.may.add("boss")
@@ -173,6 +175,39 @@ class Declaring(Pages):
         self.assertIn('value="30 9 * * 1"', text)
         self.assertEqual(self.count("automations"), 0)
         self.assertEqual(self.post("/new", **{**tried, "cron": "x"}).status, 422)
+
+    def test_a_draft_can_be_previewed(self) -> None:
+        """
+        What the form would decide is shown below it, before it is saved and when it is edited, with
+        the secret that is stored; what is wrong with it stands beside its field. Nothing is kept.
+        """
+        secrets: list[str] = []
+
+        def look(context: Any, cursor: Json) -> None:
+            secrets.append(context.config.secret)
+
+        self.door.kind.before = look
+        sent = {**NEW, "s.threshold": "9", "do": "preview"}
+        answer = self.post("/new", **sent)
+        self.assertEqual(answer.status, 200, answer.body)
+        text = answer.body.decode()
+        self.assertIn("10 decisions", text)
+        self.assertEqual(text.count("state success"), 2)
+        self.assertIn('value="9"', text)
+        self.assertNotIn("hush", text)
+        self.assertEqual(self.post("/new", **{**sent, "s.threshold": "x"}).status, 422)
+        self.assertEqual(self.count("automations"), 0)
+        path = self.add()
+        form = {name: value for name, value in sent.items() if name not in ("type", "tenant")}
+        answer = self.post(f"{path}/edit", **{**form, "s.secret": "", "revision": 1})
+        self.assertIn("10 decisions", answer.body.decode())
+        self.assertEqual(secrets, ["hush", "hush"])
+        self.assertEqual(self.house.read(runs.find, 1).config["threshold"], 3)
+        self.assertEqual(self.count("automation_runs"), 0)
+        self.door.previews.refuse = Overdue("did not come back within 30 s")
+        answer = self.post("/new", **sent)
+        self.assertEqual(answer.status, 503)
+        self.assertIn(b"did not come back", answer.body)
 
     def test_editing_keeps_secrets_and_does_not_overwrite(self) -> None:
         """
@@ -361,7 +396,10 @@ class Going(Pages):
             self.assertEqual(self.get(mine + page).status, 200, page)
         self.assertEqual((self.get("/runs/1").status, self.get("/runs/2").status), (200, 404))
         self.assertEqual(self.post(f"{theirs}/disable").status, 404)
-        self.assertEqual(self.post("/new", **{**NEW, "tenant": "other", "name": "x"}).status, 422)
+        for do in ("", "preview"):
+            sent = {**NEW, "tenant": "other", "name": "x", "do": do}
+            self.assertEqual(self.post("/new", **sent).status, 403)
+        self.assertEqual(self.count("automations"), 2)
 
 
 class Showing(Pages):
@@ -472,6 +510,33 @@ class Showing(Pages):
         self.assertEqual(set(EFFECTS), {each.value for each in Effect})
         self.assertEqual(set(VERDICT), {each.value for each in Verdict})
         self.assertEqual(set(MODES), {each.value for each in Mode} | {"off"})
+
+
+class Costs(Pages):
+    """
+    What a page asks of the database.
+    """
+
+    def test_pages_ask_as_much_whatever_there_is(self) -> None:
+        """
+        As many statements with many automations, runs and items as with one of each.
+        """
+        path = self.observed()
+        pages = ("", path, f"{path}/runs", f"{path}/audit", f"{path}/promotion", "/runs/1")
+        few = {page: self.asked(page) for page in pages}
+        self.assertLessEqual(max(few.values()), 5)
+        for number in range(30):
+            self.add(name=f"rule {number}")
+            self.wait(1)
+            self.did(f"{path}/run-now")
+            self.house.tick()
+        self.assertEqual(self.count("automation_runs"), 31)
+        self.assertEqual({page: self.asked(page) for page in pages}, few)
+
+    def asked(self, page: str) -> int:
+        self.said.clear()
+        self.text(page)
+        return len([each for each in self.said if each.lstrip().startswith("SELECT")])
 
 
 class Drawing(Pages):

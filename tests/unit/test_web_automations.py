@@ -351,6 +351,19 @@ class Running(Desk):
         ):
             self.refused(404, "there is none of this number", method, path)
 
+    def test_a_draft_is_previewed_before_it_is_declared(self) -> None:
+        """
+        It decides as it would, nothing is stored, and what does not fit is told by field.
+        """
+        seen = self.ok("POST", "/preview", **{**RULE, "config": {"threshold": 10}})
+        self.assertEqual(seen["reasons"], {"too small": 9, "big enough": 1})
+        told = "treshold: there is no such setting"
+        self.refused(422, told, "POST", "/preview", **{**RULE, "config": {"treshold": 1}})
+        self.refused(422, "tenant: is no text", "POST", "/preview")
+        self.refused(403, "tenant:", "POST", "/preview", ACME, **{**RULE, "tenant": "other"})
+        self.refused(403, "may not operate", "POST", "/preview", READER, **RULE)
+        self.assertEqual(self.ok("GET", "")["automations"], [])
+
     def test_a_preview_that_goes_wrong_says_so(self) -> None:
         """
         What evaluate raises is told without the secret; what does not come back is 503; settings

@@ -31,16 +31,31 @@ async def add(door: Door, request: IRequest) -> bytes:
     Declare an automation. It does nothing until it is told to observe.
     """
     caller = await door.caller(request, SCOPE)
-    given = body_of(request, ("tenant", *asking.FIELDS))
-    tenant = given.get("tenant")
-    if not isinstance(tenant, str):
-        raise Refusal("tenant", "is no text", "give the account's subdomain")
-    if not asking.owns(door, caller, tenant):
-        raise Refusal("tenant", "this token may not act for it", "use a token of it", 403)
+    given, tenant = _declaration(request)
+    asking.mine(door, caller, tenant)
     desk, who, now = door.reception.desk, actor(caller), door.wall()
     made = await asking.change(door, asking.declare, desk, tenant, fields(given), who, now)
     request.setHeader(b"Location", b"/automations/%d" % made.automation_id)
     return door.reply(request, Reply(201, full(made, now)))
+
+
+@routes.route("/automations/preview", methods=["POST"])
+async def preview_draft(door: Door, request: IRequest) -> bytes:
+    """
+    What a run of an automation would decide now that is not declared; keeps nothing.
+    """
+    caller = await door.caller(request, SCOPE)
+    given, tenant = _declaration(request)
+    draft = await asking.draft(door, caller, tenant, fields(given))
+    return door.reply(request, Reply(200, shown.preview(await asking.preview(door, draft))))
+
+
+def _declaration(request: IRequest) -> tuple[dict[str, object], str]:
+    given = body_of(request, ("tenant", *asking.FIELDS))
+    tenant = given.get("tenant")
+    if not isinstance(tenant, str):
+        raise Refusal("tenant", "is no text", "give the account's subdomain")
+    return given, tenant
 
 
 @routes.route("/automations/<int:automation_id>", methods=["PATCH"])

@@ -75,6 +75,29 @@ async def change(
         raise refusal(error) from None
 
 
+async def draft(
+    door: Door,
+    caller: Caller,
+    tenant: str,
+    given: Mapping[str, Json],
+    before: Automation | None = None,
+) -> Automation:
+    """
+    What would be stored of what somebody gave; nothing is.
+
+    :param before: the automation that would be changed; None: a new one.
+    :raise Refusal: something is not as it must be, or belongs to others.
+    """
+    mine(door, caller, tenant)
+    drafting, now = door.reception.desk.drafting, door.wall()
+    try:
+        if before is None:
+            return await door.pool.compute(drafting.drafted, tenant, given, now)
+        return await door.pool.compute(drafting.changed, before, given, now)
+    except Unfit as error:
+        raise refusal(error) from None
+
+
 def declare(
     txn: Cursor, desk: Desk, tenant: str, given: Mapping[str, Json], actor: str, now: Instant
 ) -> Automation:
@@ -117,6 +140,16 @@ def owns(door: Door, caller: Caller, tenant: str) -> bool:
     Whether a caller may see and change automations of a tenant.
     """
     return caller.accounts is None or caller.owns(door.sealer.account(tenant.lower()))
+
+
+def mine(door: Door, caller: Caller, tenant: str) -> None:
+    """
+    Make sure that a caller may act for a tenant.
+
+    :raise Refusal: it may not.
+    """
+    if not owns(door, caller, tenant):
+        raise Refusal("tenant", "this token may not act for it", "use a token of this account", 403)
 
 
 def tenants(door: Door, caller: Caller, wanted: str | None) -> tuple[str, ...] | None:

@@ -201,7 +201,7 @@ SCHEMAS: Schema = {
             **{name: or_null(schema) for name, schema in _FIELDS.items()},
             **_CAPS,
             "revision": {
-                **or_null(COUNT),
+                **or_null(between(0, 2**53 - 1)),
                 "description": "the one that was seen; refused if it is another by now",
             },
         },
@@ -210,7 +210,7 @@ SCHEMAS: Schema = {
         {},
         {
             "evidenceRunId": {
-                **or_null(COUNT),
+                **or_null(between(0, 2**53 - 1)),
                 "description": "the run that was seen; refused if it rests on another by now",
             }
         },
@@ -244,6 +244,9 @@ def paths() -> dict[str, Any]:
                 [parameter("tenant", "query", text), after, limit],
             ),
             "post": _does("declare an automation", "AutomationInFull", "Declaration", code="201"),
+        },
+        "/automations/preview": {
+            "post": _does("decide for a draft and keep nothing", "Preview", "Declaration")
         },
         "/automations/types": {"get": get("the installed types", "AutomationTypes")},
         "/automations/occurrences": {

@@ -11,8 +11,9 @@ from typing import Any
 from twisted.web.iweb import IRequest
 
 from crq.automations import runs, settings, shown
+from crq.automations.calls import Preview
 from crq.automations.desk import Promotion
-from crq.automations.model import Automation, Effect, Run, RunStatus, Verdict
+from crq.automations.model import Automation, Decision, Effect, Run, RunStatus, Verdict
 from crq.web import bodies
 from crq.web.automations import asking
 from crq.web.automations.reading import HIGHEST, word
@@ -197,6 +198,13 @@ def history(found: Sequence[Run]) -> dict[str, Any]:
     The lines of some runs.
     """
     return {"runs": [(each, RUNS[each.status.value]) for each in found]}
+
+
+def decided(seen: Preview) -> list[tuple[Decision, Look]]:
+    """
+    The decisions of a preview.
+    """
+    return [(each, VERDICT[each.verdict.value]) for each in seen.decisions]
 
 
 def run_look(status: str | None) -> Look | None:

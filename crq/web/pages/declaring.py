@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.web.iweb import IRequest
 
+from crq.automations.calls import Preview
 from crq.automations.model import Automation, Unfit
 from crq.submissions import Refusal
 from crq.web import bodies
@@ -17,10 +18,10 @@ from crq.web.automations import acting, asking
 from crq.web.automations.reading import HIGHEST, coming
 from crq.web.door import Door, routes
 from crq.web.pages import forms
-from crq.web.pages.automations import PATH, about
+from crq.web.pages.automations import PATH, about, decided
 from crq.web.pages.desk import Elsewhere, Page, Shown, Visitor, filled, page
 
-CHECK = "check"  # the value of ``do`` that only looks at the schedule
+CHECK, PREVIEW = "check", "preview"  # values of ``do`` that store nothing
 
 
 @routes.route("/ui/automations/new", methods=["GET"])
@@ -50,9 +51,11 @@ async def add(door: Door, request: IRequest, visitor: Visitor) -> Shown:
     fields = {**forms.given(kind, visitor.form), "type": kind.name}
     who = acting.actor(visitor.caller)
     try:
-        if not asking.owns(door, visitor.caller, tenant):
-            problem = "this token may not act for it"
-            raise Refusal("tenant", problem, "use a token of this account")
+        if visitor.given("do") == PREVIEW:
+            draft = await asking.draft(door, visitor.caller, tenant, fields)
+            seen = await asking.preview(door, draft)
+            return await _editor(door, kind, visitor.form, None, seen=seen)
+        asking.mine(door, visitor.caller, tenant)
         made = await asking.change(
             door, asking.declare, door.reception.desk, tenant, fields, who, door.wall()
         )
@@ -85,12 +88,16 @@ async def save(door: Door, request: IRequest, visitor: Visitor, automation_id: i
     kind = _kind(door, found.type)
     if visitor.given("do") == CHECK:
         return await _editor(door, kind, visitor.form, found)
-    seen = bodies.number("revision", visitor.wanted("revision", "load the page"), 0, HIGHEST)
+    revision = bodies.number("revision", visitor.wanted("revision", "load the page"), 0, HIGHEST)
     fields = forms.given(kind, visitor.form)
     who, now = acting.actor(visitor.caller), door.wall()
     try:
+        if visitor.given("do") == PREVIEW:
+            draft = await asking.draft(door, visitor.caller, found.tenant, fields, found)
+            seen = await asking.preview(door, draft)
+            return await _editor(door, kind, visitor.form, found, seen=seen)
         after = await asking.change(
-            door, door.reception.desk.edit, found.automation_id, fields, who, now, seen
+            door, door.reception.desk.edit, found.automation_id, fields, who, now, revision
         )
     except Refusal as refused:
         return await _editor(door, kind, visitor.form, found, refused)
@@ -114,9 +121,10 @@ async def _editor(
     form: Mapping[str, str],
     before: Automation | None,
     refused: Refusal | None = None,
+    seen: Preview | None = None,
 ) -> Page:
     """
-    The form: empty, as it is stored, or as it was sent with what is wrong.
+    The form: empty, as it is stored, or as it was sent with what is wrong, or what it would decide.
     """
     stored = forms.DEFAULTS if before is None else {"cron": before.cron, "zone": before.zone}
     cron, zone = (form.get(name, stored[name]).strip() for name in ("cron", "zone"))
@@ -136,6 +144,8 @@ async def _editor(
         "theirs": theirs,
         "comes": comes,
         "zone": zone,
+        "seen": seen,
+        "decisions": [] if seen is None else decided(seen),
         "refused": refused if apart else None,
         # What the form was made from, not what it is by now: a second try does not overwrite.
         "revision": form.get("revision", "" if before is None else str(before.config_revision)),

@@ -13,9 +13,8 @@ from crq.web import bodies
 from crq.web.automations import acting, asking
 from crq.web.automations.reading import HIGHEST
 from crq.web.door import Door, routes
-from crq.web.pages.automations import PATH, about, dialog
+from crq.web.pages.automations import PATH, about, decided, dialog
 from crq.web.pages.desk import Elsewhere, Page, Shown, Visitor, page
-from crq.web.pages.words import VERDICT
 
 
 @routes.route("/ui/automations/<int:automation_id>/observe", methods=["POST"])
@@ -95,8 +94,7 @@ async def preview(door: Door, request: IRequest, visitor: Visitor, automation_id
     """
     found = await asking.known(door, visitor.caller, automation_id)
     seen = await asking.preview(door, found)
-    decisions = [(each, VERDICT[each.verdict.value]) for each in seen.decisions]
-    context = {**about(found), "here": PATH, "seen": seen, "decisions": decisions}
+    context = {**about(found), "here": PATH, "seen": seen, "decisions": decided(seen)}
     return Page("preview.html", context)
 
 
