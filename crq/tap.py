@@ -8,29 +8,19 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 from twisted.application import strports
 from twisted.application.service import MultiService, Service
-from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
-from twisted.logger import Logger
-from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from crq import configfile, executions, halves, plain, schema, sockets
-from crq.automations.advance import Advancer
-from crq.automations.calls import Calls
-from crq.automations.rounds import Rounds
-from crq.automations.scheduler import Scheduler
-from crq.automations.workers import Workers
+from crq import configfile, executions, parts, plain, schema, sockets
 from crq.config import Config
 from crq.database import Database, is_outage
-from crq.dispatcher import Dispatcher
 from crq.drainer import Drainer
 from crq.gatememory import GateMemory
 from crq.gates import open_store
@@ -38,20 +28,16 @@ from crq.lifecycle import Daemon, LastResort, Reloader, Signals
 from crq.liveness import Liveness
 from crq.logs import Logs
 from crq.meters import Meters
-from crq.model import Limits
 from crq.notify import Notify, watchdog_seconds
 from crq.origin import of_this_process
-from crq.plaindispatcher import PlainDispatcher
-from crq.plaintransport import PlainTransport
 from crq.poke import Poke, PokeListener
 from crq.pool import Pool
 from crq.presence import Presence
 from crq.pulse import Pulse
 from crq.reaper import Reaper
-from crq.sealing import Sealer, new_nonce
+from crq.sealing import new_nonce
 from crq.supervision import Supervision
 from crq.suspects import Suspects
-from crq.transport import Transport
 from crq.watch import Watch
 from crq.web.app import site
 from crq.web.tokens import TokenBook
@@ -138,7 +124,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
 
     database = evolve(config.open_database(), repeated=repeated)
     pool = Pool(database, reactor, config.database.pool)
-    threads = GateThreads(reactor)
+    threads = parts.GateThreads(reactor)
     # Where the gates are in the database, its outage is one and the same.
     shared = pool.outage if config.gates.backend == "database" else None
     gates = GateMemory(open_store(config, database), threads.run, reactor, shared)
@@ -146,7 +132,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     begun_by = None
     if config.executor.contract == "plain":
         begun_by = plain.mark(config.drainer.id, secrets.token_hex(8))
-    transport, dispatcher = outward(
+    transport, dispatcher = parts.outward(
         config, options["sealer"], pool, gates, pulse, meters, reactor, begun_by
     )
     liveness = Liveness(database, Path(config.executor.lock_dir))
@@ -198,6 +184,8 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
     )
     reaper = Reaper(pool, config.reaper, reactor, time.time, liveness if trusted else None)
     book = TokenBook.of(config, options["sealer"], pool, reactor.seconds)
+    types = parts.installed(config, options["sealer"], database, lambda: drainer.limits)
+    desk, previews = parts.reception(config, options["sealer"], database, types, reactor)
     door = site(
         config=config,
         pool=pool,
@@ -208,6 +196,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         wall=time.time,
         monotonic=reactor.seconds,
         reactor=reactor,
+        reception=desk,
         limits=lambda: drainer.limits,
         meters=meters,
         book=book,
@@ -227,7 +216,7 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         also=book.refresh,
         presence=presence,
     )
-    parts: dict[str, Service] = {
+    services: dict[str, Service] = {
         "last resort": last_resort,
         "signals": signals,
         "supervision": supervision,
@@ -235,67 +224,29 @@ def makeService(options: Options, reactor: Any = None) -> MultiService:
         "drainer": drainer,
         "reaper": reaper,
         "watch": watch,
+        "previews": previews,
         "http": strports.service(sockets.backlogged(config.web.listen), door, reactor=reactor),
     }
     if config.manhole.listen:
         from crq import manhole
 
         names = manhole.namespace(drainer, watch, pool, gates, config.drainer)
-        parts["manhole"] = manhole.service(config.manhole, options["manhole"], names, reactor)
+        services["manhole"] = manhole.service(config.manhole, options["manhole"], names, reactor)
     if config.drainer.wake_socket:
-        parts["wake"] = PokeListener(config.drainer.wake_socket, reactor, drainer.wake)
+        services["wake"] = PokeListener(config.drainer.wake_socket, reactor, drainer.wake)
     if config.automations.scheduler == "on":
-        parts |= automations(
-            config, options["sealer"], database, pool, reactor, lambda: drainer.limits
-        )
-    return named(Daemon(logs), parts)
+        services |= parts.automations(config, options["sealer"], database, pool, reactor, types)
+    return named(Daemon(logs), services)
 
 
-def named(root: MultiService, parts: Mapping[str, Service]) -> MultiService:
+def named(root: MultiService, services: Mapping[str, Service]) -> MultiService:
     """
     Put services under a root, by name.
     """
-    for name, service in parts.items():
+    for name, service in services.items():
         service.setName(name)
         service.setServiceParent(root)
     return root
-
-
-def outward(
-    config: Config,
-    sealer: Sealer,
-    pool: Pool,
-    gates: GateMemory,
-    pulse: Pulse,
-    meters: Meters,
-    reactor: Any,
-    begun_by: str | None,
-) -> tuple[Transport | PlainTransport, Dispatcher]:
-    """
-    The way to what runs executions, by the contract of the configuration.
-
-    :param begun_by: mark of this process, for a plain endpoint.
-    """
-    if begun_by is None:
-        transport = Transport.to_executor(reactor, config)
-        return transport, Dispatcher(
-            pool, gates, transport, pulse, reactor, time.time, meters=meters
-        )
-    endpoint = PlainTransport.to_endpoint(reactor, config, pool, sealer)
-    dispatcher = PlainDispatcher(
-        pool,
-        gates,
-        endpoint,
-        pulse,
-        reactor,
-        time.time,
-        meters=meters,
-        mark=begun_by,
-        shortest_wait=config.gates.shortest_wait,
-        margin=config.gates.margin,
-    )
-    endpoint.sent = dispatcher.sent
-    return endpoint, dispatcher
 
 
 def admission(options: Options, logs: Logs, lock: int, reactor: Any) -> dict[str, Service]:
@@ -313,8 +264,10 @@ def admission(options: Options, logs: Logs, lock: int, reactor: Any) -> dict[str
 
     database = config.open_database()
     pool = Pool(database, reactor, config.database.pool)
-    threads = GateThreads(reactor)
+    threads = parts.GateThreads(reactor)
     shared = pool.outage if config.gates.backend == "database" else None
+    types = parts.installed(config, options["sealer"], database, lambda: in_force[0])
+    desk, previews = parts.reception(config, options["sealer"], database, types, reactor)
     door = site(
         config=config,
         pool=pool,
@@ -325,6 +278,7 @@ def admission(options: Options, logs: Logs, lock: int, reactor: Any) -> dict[str
         wall=time.time,
         monotonic=reactor.seconds,
         reactor=reactor,
+        reception=desk,
         limits=lambda: in_force[0],
     )
     last_resort = LastResort(config.drainer.stop_limit, lock)
@@ -334,40 +288,9 @@ def admission(options: Options, logs: Logs, lock: int, reactor: Any) -> dict[str
         "last resort": last_resort,
         "signals": signals,
         "gates": threads,
+        "previews": previews,
         "http": strports.service(sockets.backlogged(config.web.listen), door, reactor=reactor),
     }
-
-
-def automations(
-    config: Config,
-    sealer: Sealer,
-    database: Database,
-    pool: Pool,
-    reactor: Any,
-    limits: Callable[[], Limits],
-) -> dict[str, Service]:
-    """
-    The services that make and advance runs of automations, by name.
-    """
-    queue = halves.Queue(config, sealer, open_store(config, database), limits, time.time)
-    types = halves.types(config, sealer, queue)
-    for fault in types.faults:
-        Logger().error("automation type left out: {fault}", action="type left out", fault=fault)
-    threads = config.automations.threads
-    workers = Workers(reactor, reactor, threads)
-    advancer = Advancer(
-        pool=pool,
-        types=types,
-        calls=Calls(database, reactor.seconds),
-        workers=workers,
-        unseal=sealer.unseal,
-        authority=halves.authority(config),
-        clock=reactor,
-        wall=time.time,
-    )
-    rounds = Rounds(pool, advancer, reactor, time.time, threads)
-    scheduler = Scheduler(pool, rounds, reactor, time.time, config.automations.keep_days)
-    return {"automation threads": workers, "automations": scheduler}
 
 
 def take_lock(path: Path) -> int:
@@ -414,27 +337,3 @@ def look_at_schema(database: Database) -> None:
         if not is_outage(error):
             raise
         # The first tick says so: not ready until it is back.
-
-
-class GateThreads(Service):
-    """
-    A small thread pool of the gates' own: a silent cache must not take the database's threads.
-    """
-
-    def __init__(self, reactor: Any) -> None:
-        self._reactor = reactor
-        self._threads = ThreadPool(0, 2, "crqueue-gates")
-
-    def startService(self) -> None:
-        """
-        Start the threads; they end after all services have stopped.
-        """
-        super().startService()
-        self._threads.start()
-        self._reactor.addSystemEventTrigger("during", "shutdown", self._threads.stop)
-
-    def run(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """
-        Call a function on one of the threads.
-        """
-        return deferToThreadPool(self._reactor, self._threads, function, *args)

@@ -14,10 +14,11 @@ import click
 from rich.console import Console
 
 from crq.model import Limits
+from demo.automate import automate
 from demo.checks import examine
 from demo.load import load
 from demo.play import DemoFailed, play, running
-from demo.show import result, watching
+from demo.show import automation, result, watching
 from tests.installation import Installation
 from tests.servers import ServerFailed
 
@@ -58,10 +59,13 @@ def _run(console: Console, directory: Path, scale: float, keep: bool) -> bool:
     console.print("Starting the daemon, the executor and an API with rate limits …")
     with running(directory, work) as installation:
         with watching(console, work) as show:
+            automated = automate(installation, show)
             show.say("Submitting " + ", ".join(f"{a.count} of {a.name}" for a in work.accounts))
-            played = play(installation, work, show)
+            waiting = dict.fromkeys(automated.executions, automated.account)
+            played = play(installation, work, show, waiting)
         console.print(result(played, work))
-        checks = examine(played.admitted, played.rows, played.calls, Limits())
+        console.print(automation(automated, played.calls))
+        checks = examine(played.admitted, played.rows, played.calls, Limits(), automated)
         for check in checks:
             mark = "[green]holds[/]" if check.holds else "[red]BROKEN[/]"
             console.print(f"{mark}  {check.claim}: {check.detail}", highlight=False, soft_wrap=True)
@@ -81,7 +85,7 @@ def _run(console: Console, directory: Path, scale: float, keep: bool) -> bool:
 def _keep(console: Console, installation: Installation) -> None:
     address = f"http://127.0.0.1:{installation.web_port}"
     console.print(
-        f"\nStill running. The daemon: {address}  (try /status and /codeRunner/logs/data)\n"
+        f"\nStill running. The daemon: {address}  (try /ui, with the token below)\n"
         f"Executor: {installation.config.executor.url}\n"
         f"Files:    {installation.directory}\n"
         f"Token:    {installation.token}\n\n"

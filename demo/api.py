@@ -18,14 +18,17 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from attrs import define, field
 
 HOST = "127.0.0.1"
+RULED, RULED_CARDS = "ruled", range(5001, 5013)  # the account of the automation, and its cards
 SERVICE_TIME = 0.08  # s that each call takes
 PATH = re.compile(
     r"/(?P<account>[a-z0-9-]+)/api/v2/cards/(?P<card>\d+)(/comments|/subtasks/\d+)?\Z"
 )
+LIST = re.compile(rf"/{RULED}/api/v2/cards\Z")
 
 
 @define(eq=False)
@@ -105,6 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         at = time.time()
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path, _, query = self.path.partition("?")
+        if self.command == "GET" and LIST.match(path):
+            self._send(200, {"data": _page(query)})
+            return
         found = PATH.match(self.path)
         if found is None:
             self._send(404, {"message": "there is nothing here"})
@@ -141,6 +148,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+
+def _page(query: str) -> list[dict[str, Any]]:
+    """
+    Cards after a number, at most so many.
+    """
+    given = parse_qs(query)
+    after, limit = (int(given.get(name, ["0"])[0]) for name in ("after", "limit"))
+    return [_data(card, "GET", b"") for card in RULED_CARDS if card > after][:limit]
 
 
 def _data(card: int, method: str, body: bytes) -> dict[str, Any]:

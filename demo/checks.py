@@ -57,6 +57,26 @@ class Call:
 
 
 @frozen
+class Automated:
+    """
+    What the automation did, as the API of automations tells it; records are cards.
+
+    :ivar previewed: the cards that its preview approved; ``observed``: those of its observe run.
+    :ivar decided: about how many cards its observe run decided.
+    :ivar changed: how many its live run says it has changed.
+    :ivar executions: the card of each execution that it has admitted.
+    """
+
+    account: str
+    previewed: frozenset[int]
+    observed: frozenset[int]
+    decided: int
+    promoted_at: Instant
+    changed: int
+    executions: Mapping[int, int]
+
+
+@frozen
 class Check:
     """
     One claim, and whether it held.
@@ -68,7 +88,11 @@ class Check:
 
 
 def examine(
-    admitted: Mapping[int, str], rows: Sequence[Row], calls: Sequence[Call], limits: Limits
+    admitted: Mapping[int, str],
+    rows: Sequence[Row],
+    calls: Sequence[Call],
+    limits: Limits,
+    automated: Automated,
 ) -> tuple[Check, ...]:
     """
     Check a finished run.
@@ -82,6 +106,7 @@ def examine(
         none_lost(admitted, rows),
         nothing_twice(rows, calls),
         failures_explained(rows, calls),
+        automation_kept(automated, rows, calls),
     )
 
 
@@ -234,6 +259,50 @@ def failures_explained(rows: Iterable[Row], calls: Iterable[Call]) -> Check:
         return Check("failures explained", False, f"failed for another reason: {_named(odd)}")
     return Check(
         "failures explained", True, f"{len(failed)} ended with 301 because the API answered 429"
+    )
+
+
+def automation_kept(automated: Automated, rows: Iterable[Row], calls: Iterable[Call]) -> Check:
+    """
+    The automation changed nothing before it was promoted, and afterwards what it had said, once.
+    """
+    claim = "the automation did what it had said"
+    effects = [call for call in calls if call.account == automated.account and call.effect]
+    each = Counter(call.card for call in effects)
+    executed = {row.execution_id: row for row in rows if row.account == automated.account}
+    failed = [row for row in executed.values() if row.status != "success"]
+    early = sum(call.at < automated.promoted_at for call in effects)
+    wrong = [
+        text
+        for text, is_so in (
+            (f"{early} changes before it was promoted", early > 0),
+            ("its preview and its observe run differ", automated.previewed != automated.observed),
+            ("it found nothing to do: nothing to see", not automated.observed),
+            (
+                f"it says that it changed {automated.changed}",
+                automated.changed != len(automated.observed),
+            ),
+            (
+                "its executions are of other cards",
+                sorted(automated.executions.values()) != sorted(automated.observed),
+            ),
+            ("its executions are not those of the log", set(automated.executions) != set(executed)),
+            (
+                f"the API saw changes of {sorted(each.elements())[:MOST_NAMED]}",
+                each != Counter(automated.observed),
+            ),
+            (f"not well ended: {_named(failed)}", bool(failed)),
+        )
+        if is_so
+    ]
+    if wrong:
+        return Check(claim, False, "; ".join(wrong))
+    count = len(automated.observed)
+    return Check(
+        claim,
+        True,
+        f"{automated.decided} cards decided, {count} would change, none did; live, those {count}"
+        " did, each once",
     )
 
 

@@ -25,6 +25,7 @@ from tests.processes import kill, spawn
 from tests.servers import free_port
 
 LOOK_EVERY = 0.5  # s between two looks at the log
+TODAY = "2026-03-02"  # what day it is for the scripts
 WITHIN = 150.0  # s; then something hangs
 
 # The times of production, made shorter: a script is killed after 30 s instead of 300, and from a
@@ -95,15 +96,16 @@ def running(directory: Path, load: Load) -> Iterator[Installation]:
             kill(api)
 
 
-def play(installation: Installation, load: Load, show: Show) -> Played:
+def play(installation: Installation, load: Load, show: Show, waiting: Mapping[int, str]) -> Played:
     """
     Submit everything and wait for the end.
 
+    :param waiting: the account of each execution that was admitted before.
     :raise DemoFailed: something was refused, or does not come to an end.
     """
     begun = time.monotonic()
     due = load.submissions()
-    admitted: dict[int, str] = {}
+    admitted = dict(waiting)
     look_at = begun
     while True:
         now = time.monotonic()
@@ -135,7 +137,7 @@ def _submit(installation: Installation, account: Account, card: int) -> int:
         apikey=account.key,
         source_code=account.source_code,
         identifier=f"card {card}",
-        payload={"card_id": card, "today": "2026-03-02"},
+        payload={"card_id": card, "today": TODAY},
     )
     if status != 202:
         raise DemoFailed(f"{account.name} was not admitted: HTTP {status}, {answer}")
@@ -166,7 +168,7 @@ def _row(found: Mapping[str, Any]) -> Row:
     return Row(
         execution_id=found["executionId"],
         account=found["subdomain"],
-        card=int(found["identifier"].removeprefix("card ")),
+        card=int(found["identifier"].rpartition(" ")[2]),
         status=found["status"],
         error_code=found["errorCode"],
         queued_at=queued_at,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from demo.checks import gates, most_at_once
+from demo.checks import Automated, Call, gates, most_at_once
 from demo.load import Load
 from demo.play import Played, Show
 
@@ -125,6 +125,22 @@ def result(played: Played, load: Load) -> Table:
             str(most_at_once(lived)),
             f"{seconds:.0f} s" if seconds else "-",
         )
+    return table
+
+
+def automation(automated: Automated, calls: Sequence[Call]) -> Table:
+    """
+    The table of the automation's steps.
+    """
+    table = Table(box=box.SIMPLE)
+    for name in ("automation", "cards decided", "would change", "changed, by the API"):
+        table.add_column(name, justify="left" if name == "automation" else "right")
+    seen = [call.at for call in calls if call.account == automated.account and call.effect]
+    before = sum(at < automated.promoted_at for at in seen)
+    decided = str(automated.decided)
+    table.add_row("preview", decided, str(len(automated.previewed)), "0")
+    table.add_row("observe", decided, str(len(automated.observed)), str(before))
+    table.add_row("live", decided, "-", str(len(seen) - before))
     return table
 
 

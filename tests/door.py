@@ -16,13 +16,17 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from crq import web
+from crq import halves, web
+from crq.automations.calls import Calls
+from crq.automations.types import Types
 from crq.config import Config, LimitOptions, ScriptOptions, Token, WebOptions
 from crq.gatememory import GateMemory
 from crq.interfaces import IGateStore
 from crq.model import GateReading, Limits
 from crq.pulse import Pulse
 from crq.sealing import sha256_hex
+from crq.web.reception import Reception
+from tests.automations.house import AtOnce, Played
 from tests.rows import NOON, SEALER
 from tests.support import SynchronousPool, memory_pool
 
@@ -138,6 +142,7 @@ class Door:
     A door with everything behind it.
 
     :ivar woken: how often the drainer was woken.
+    :ivar kind: the one automation type that is installed.
     """
 
     def __init__(
@@ -158,18 +163,22 @@ class Door:
         self.stored_gates = StoredGates()
         self.gates = GateMemory(self.stored_gates, defer.execute, self.clock)
         self.woken = 0
-        self.site = web.site(
-            config=Config(
-                limits=LimitOptions(
-                    limits.in_flight,
-                    limits.per_account,
-                    limits.queued_per_account,
-                    limits.queued_total,
-                ),
-                web=WebOptions(body_limit=body_limit, connections=connections),
-                script=ScriptOptions(language),
-                tokens=tuple(tokens),
+        self.kind = Played()
+        self.previews = AtOnce()
+        config = Config(
+            limits=LimitOptions(
+                limits.in_flight,
+                limits.per_account,
+                limits.queued_per_account,
+                limits.queued_total,
             ),
+            web=WebOptions(body_limit=body_limit, connections=connections),
+            script=ScriptOptions(language),
+            tokens=tuple(tokens),
+        )
+        self.desk = halves.desk(config, SEALER, Types([self.kind]))
+        self.site = web.site(
+            config=config,
             pool=self.pool,
             sealer=SEALER,
             pulse=self.pulse if drains else None,
@@ -179,6 +188,9 @@ class Door:
             monotonic=self.clock.seconds,
             reactor=self.clock,
             admits=admits,
+            reception=Reception(
+                self.desk, Calls(self.pool.database, self.clock.seconds), self.previews
+            ),
         )
 
     def wake(self) -> None:

@@ -245,9 +245,13 @@ class MariaDB(_Server):
         super().__init__()
         self.socket = self.directory / "socket"
         self._data = self.directory / "data"
+        # Its own: in a directory they share, a server that starts deletes what others have open.
+        temporary = self.directory / "tmp"
+        temporary.mkdir()
         self._files = [  # what must be the same when the files are made and when they are used
             *_user_options(),
             f"--datadir={self._data}",
+            f"--tmpdir={temporary}",
             "--innodb-log-file-size=32M",
             "--aria-log-file-size=8M",
             # A server that starts removes the temporary tables it finds: those of others, in /tmp.

@@ -33,10 +33,12 @@ class Promotion:
     What came of asking for live.
 
     :ivar obstacles: why it was refused; none: it is live.
+    :ivar evidence: the observe run that it rests on.
     """
 
     automation: Automation
     obstacles: tuple[Obstacle, ...]
+    evidence: Evidence | None
 
 
 @define(eq=False)
@@ -127,13 +129,23 @@ class Desk:
         What a promotion would come to, for whoever thinks about it.
         """
         automation = self.found(txn, which)
-        return Promotion(automation, self._obstacles(txn, automation, promoter)[1])
+        evidence, found = self._obstacles(txn, automation, promoter)
+        return Promotion(automation, found, evidence)
 
-    def promote(self, txn: Cursor, which: int | str, promoter: str, now: Instant) -> Promotion:
+    def promote(
+        self,
+        txn: Cursor,
+        which: int | str,
+        promoter: str,
+        now: Instant,
+        seen: int | None = None,
+    ) -> Promotion:
         """
         Let an automation act, if nothing stands in the way; both are written into the audit.
 
         :param promoter: the name of the token that asks; it is asked about again at every run.
+        :param seen: the run that was shown to whoever promotes; None: whichever it rests on.
+        :raise Unfit: it is live already, or it rests on another run than the one that was shown.
         """
         before = self._locked(txn, which)
         if before.mode is Mode.LIVE:
@@ -142,7 +154,10 @@ class Desk:
         if found or evidence is None:
             why = {"obstacles": [str(obstacle) for obstacle in found]}
             runs.note(txn, before, "not promoted", promoter, now, None, why)
-            return Promotion(before, found)
+            return Promotion(before, found, evidence)
+        if seen is not None and seen != evidence.run_id:
+            problem = f"has observed meanwhile: run {evidence.run_id} is the last"
+            raise Unfit("automation", problem, "look at that run, then promote")
         after = evolve(
             before,
             mode=Mode.LIVE,
@@ -153,7 +168,8 @@ class Desk:
             promoted_would_count=evidence.would_count,
             changed_at=now,
         )
-        return Promotion(self._changed(txn, before, after, "promoted", promoter, now), ())
+        changed = self._changed(txn, before, after, "promoted", promoter, now)
+        return Promotion(changed, (), evidence)
 
     def run_now(
         self, txn: Cursor, which: int | str, actor: str, now: Instant

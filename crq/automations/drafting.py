@@ -51,7 +51,7 @@ class Drafting:
         """
         if _TENANT.fullmatch(tenant) is None:
             remedy = "give one DNS label: lower-case letters, digits, inner dashes"
-            raise Unfit("tenant", f"{tenant!r} cannot be one", remedy)
+            raise Unfit("tenant", f"{tenant[:64]!r} cannot be one", remedy)
         for name in ("name", "type", "config", "cron", "zone"):
             if given.get(name) is None:
                 raise Unfit(name, "is missing", "give it a value")

@@ -61,6 +61,8 @@ def setting(
 class Described:
     """
     A field of a type's settings, for people.
+
+    :ivar choices: the values there are; none: any of its kind.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Described:
     required: bool
     meaning: str
     secret: bool
+    choices: tuple[Json, ...] = ()
 
 
 def described(kind: type) -> tuple[Described, ...]:
@@ -84,6 +87,7 @@ def described(kind: type) -> tuple[Described, ...]:
             required=attribute.default is NOTHING,
             meaning=attribute.metadata.get("meaning", ""),
             secret=bool(attribute.metadata.get("secret")),
+            choices=_choices(hints[attribute.name]),
         )
         for attribute in fields(kind)
     )
@@ -170,12 +174,18 @@ def secrets(kind: type, config: object) -> tuple[str, ...]:
     )
 
 
+def _choices(hint: Any) -> tuple[Json, ...]:
+    if hint is bool:
+        return (True, False)
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
 def _opened(name: str, value: object, unseal: Callable[[str], str]) -> str:
     if _is_sealed(value):
         return unseal(value[SEALED])  # type: ignore[index]
     if not isinstance(value, str) or not value:
         raise Unfit(name, "is no text", "give the secret itself; it is sealed before it is stored")
-    return value
+    return _unicode(name, value)
 
 
 def _typed(name: str, value: object, hint: Any) -> Any:
@@ -184,7 +194,12 @@ def _typed(name: str, value: object, hint: Any) -> Any:
             return value
         raise Unfit(name, f"{_shown(value)} is not {_wanted(hint)}", "choose one of them")
     if hint is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise Unfit(name, "is beyond any float", "give a smaller number") from None
+    if hint is str and type(value) is str:
+        return _unicode(name, value)
     if hint in _WANTED:
         # cattrs would take "7" for 7 and True for 1.
         if type(value) is hint:
@@ -198,6 +213,15 @@ def _typed(name: str, value: object, hint: Any) -> Any:
         return _CONVERTER.structure(value, hint)
     except Exception:  # noqa: BLE001 - cattrs raises what the hint's own class raises
         raise Unfit(name, f"{_shown(value)} is not {_wanted(hint)}", "see its meaning") from None
+
+
+def _unicode(name: str, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        # JSON may spell half a surrogate pair; nothing seals it, and no parser takes it.
+        raise Unfit(name, "is not valid Unicode", "remove the lone surrogate") from None
+    return text
 
 
 def _shown(value: object) -> str:

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import asdict
+
 from crq.automations import policy, schedule, settings
 from crq.automations.calls import Preview
+from crq.automations.desk import Promotion
 from crq.automations.model import Automation, Decision, Item, Run, Unfit
 from crq.automations.promotion import Obstacle
 from crq.automations.runs import AuditRow
@@ -163,3 +166,36 @@ def obstacle(one: Obstacle) -> dict[str, str]:
     What stands in the way of going live.
     """
     return {"precondition": one.precondition, "problem": one.problem, "remedy": one.remedy}
+
+
+def promotion(one: Promotion) -> dict[str, Any]:
+    """
+    What a promotion rests on, and what stands in its way.
+    """
+    return {
+        "automationId": one.automation.automation_id,
+        "mode": one.automation.mode.value,
+        "configRevision": one.automation.config_revision,
+        "maxChangesPerRun": one.automation.max_changes_per_run,
+        "evidence": None
+        if one.evidence is None
+        else {
+            "runId": one.evidence.run_id,
+            "configRevision": one.evidence.config_revision,
+            "wouldCount": one.evidence.would_count,
+        },
+        "obstacles": [obstacle(each) for each in one.obstacles],
+    }
+
+
+def kind(one: Any) -> dict[str, Any]:
+    """
+    An installed type, and what its settings are.
+    """
+    return {
+        "name": one.name,
+        "summary": one.summary,
+        "acts": one.acts,
+        "repeatable": one.repeatable,
+        "settings": [asdict(each) for each in settings.described(one.settings)],
+    }

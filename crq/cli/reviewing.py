@@ -5,15 +5,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
 from crq.cli import desk
 from crq.cli.base import EXIT_CODES, NO, Failed, State, emit, json_option
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(
@@ -27,25 +23,13 @@ def types(state: State, name: str | None, as_json: bool) -> None:
     """
     Show the installed types of automations, or the settings of one.
     """
-    from attrs import asdict
-
-    from crq.automations import settings
+    from crq.automations import settings, shown
     from crq.cli import tables
 
     found = desk.installed(state, state.config.open_database())
     kinds = list(found) if name is None else [found.known(name)]
     if as_json:
-        shown = [
-            {
-                "name": kind.name,
-                "summary": kind.summary,
-                "acts": kind.acts,
-                "repeatable": kind.repeatable,
-                "settings": [asdict(one) for one in settings.described(kind.settings)],
-            }
-            for kind in kinds
-        ]
-        emit({"types": shown, "faults": list(found.faults)})
+        emit({"types": [shown.kind(one) for one in kinds], "faults": list(found.faults)})
         return
     if name is None:
         rows = [(kind.name, "acts" if kind.acts else "reports", kind.summary) for kind in kinds]
@@ -83,7 +67,7 @@ def list_all(state: State, tenant: str | None, limit: int, after: int, as_json: 
     from crq.automations import runs, shown
     from crq.cli import tables
 
-    page = state.read(runs.automations, tenant, after, limit)
+    page = state.read(runs.automations, None if tenant is None else (tenant,), after, limit)
     if as_json:
         emit({"automations": [shown.automation(one) for one in page.rows], "after": page.after})
         return

@@ -16,14 +16,23 @@ from crq.model import Limits
 from crq.pool import Pool
 from crq.pulse import Pulse
 from crq.sealing import Sealer
-from crq.web import admitting, metrics, openapi, operating, pages, reading, wire
+from crq.web import admitting, automations, metrics, openapi, operating, pages, reading, wire
 from crq.web.door import Door
+from crq.web.reception import Reception
 from crq.web.tokens import TokenBook
 from crq.web.turns import Turns
 
 __all__ = ["HANDLERS", "site"]
 
-HANDLERS = (admitting, metrics, openapi, operating, reading, pages)  # their routes are known by now
+HANDLERS = (
+    admitting,
+    automations,
+    metrics,
+    openapi,
+    operating,
+    reading,
+    pages,
+)  # their routes are known by now
 
 
 def site(
@@ -37,6 +46,7 @@ def site(
     wall: Callable[[], Instant],
     monotonic: Callable[[], float],
     reactor: IReactorTime,
+    reception: Reception,
     limits: Callable[[], Limits] | None = None,
     meters: Meters | None = None,
     book: TokenBook | None = None,
@@ -48,6 +58,7 @@ def site(
     :param wake: called after each admission and each action.
     :param pulse: of this process's drainer; None: it has none.
     :param admits: whether executions are admitted here.
+    :param reception: where the automations' people come to.
     :param limits: tells the configured caps in force; the configuration's when None.
     :param meters: the daemon's; of its own when None.
     :param book: the tokens that are known; one that reads them out of the pool when None.
@@ -58,7 +69,19 @@ def site(
     # One connection is always left to the loops, where there is more than one.
     turns = Turns(pool, max(1, pool.size - 1), config.database.timeout, reactor)
     door = Door(
-        config, turns, sealer, pulse, gates, wake, wall, monotonic, limits, meters, book, admits
+        config=config,
+        pool=turns,
+        sealer=sealer,
+        pulse=pulse,
+        gates=gates,
+        wake=wake,
+        wall=wall,
+        monotonic=monotonic,
+        limits=limits,
+        meters=meters,
+        book=book,
+        reception=reception,
+        admits=admits,
     )
     return wire.Site(
         door.app.resource(),

@@ -37,6 +37,7 @@ from crq.verdict import Verdict
 from crq.web import answers
 from crq.web.answers import Reply
 from crq.web.rates import NOBODY, Rates
+from crq.web.reception import Reception
 from crq.web.sessions import Sessions
 from crq.web.tokens import Caller, TokenBook
 from crq.web.turns import Busy
@@ -90,6 +91,7 @@ class Door:
     :ivar book: the tokens that are known.
     :ivar pulse: of this process's drainer; None: it has none, and only admits.
     :ivar admits: whether executions are admitted here.
+    :ivar reception: where the automations' people come to.
     :ivar sessions: who is signed in on the pages.
     """
 
@@ -104,6 +106,7 @@ class Door:
     limits: Callable[[], Limits]
     meters: Meters
     book: TokenBook
+    reception: Reception
     admits: bool = True
 
     rates: Rates = field(init=False)

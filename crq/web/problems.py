@@ -46,6 +46,7 @@ MEDIA = Kind("unsupported-media-type", "The body is of a kind that is not unders
 INVALID = Kind("invalid", "A field is not as it must be")
 SCRIPT = Kind("script-invalid", "The script does not parse")
 REUSED = Kind("idempotency-key-reused", "The idempotency key belongs to another submission")
+NOT_PROMOTED = Kind("not-promoted", "The automation may not act yet")
 FULL = Kind("queue-full", "The queue is full")
 LIMITED = Kind("rate-limited", "The token asks too often")
 HEADERS = Kind("headers-too-large", "A header is too long")
@@ -67,7 +68,7 @@ KINDS = {
     500: BROKEN,
     503: AWAY,
 }
-ALL = (*dict.fromkeys(KINDS.values()), SCRIPT, REUSED, FULL)
+ALL = (*dict.fromkeys(KINDS.values()), SCRIPT, REUSED, FULL, NOT_PROMOTED)
 
 
 def details(

@@ -127,6 +127,7 @@ SCHEMAS: Schema = {
             "errorCode": COUNT,
             "line": COUNT,
             "column": COUNT,
+            "obstacles": array(ref("Obstacle")),
         },
     ),
     "Submission": record(
@@ -368,7 +369,7 @@ SCHEMAS: Schema = {
                 },
             ),
             "expected": {
-                **or_null(COUNT),
+                **or_null({**COUNT, "maximum": 2**53 - 1}),
                 "description": "the count that was seen; without it nothing is cancelled",
             },
             "note": NOTE,

@@ -346,7 +346,7 @@ def test_pages_lose_nothing(house: House) -> None:
             if after is None:
                 return found
 
-    assert len(walk(runs.automations, "acme")) == 7
+    assert len(walk(runs.automations, ("acme",))) == 7
     assert [i.decision.subject_id for i in walk(runs.items, run.run_id)] == [
         str(n) for n in range(1, 11)
     ]

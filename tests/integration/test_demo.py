@@ -29,12 +29,15 @@ def test_the_demo_keeps_its_promises() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "All 6 checks hold" in run.stdout
-    assert run.stdout.count("holds  ") == 6
+    assert "All 7 checks hold" in run.stdout
+    assert run.stdout.count("holds  ") == 7
     assert run.stderr == ""
     assert "\x1b" not in run.stdout, "no terminal, no colours"
     for account in ("flood", "limited", "polite"):
         assert f"  {account} " in run.stdout
+    steps = {line.split()[0]: line.split()[1:] for line in run.stdout.splitlines() if line.strip()}
+    assert (steps["preview"], steps["observe"]) == (["12", "4", "0"], ["12", "4", "0"])
+    assert steps["live"] == ["12", "-", "4"]
 
 
 @pytest.mark.slow

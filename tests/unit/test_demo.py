@@ -13,11 +13,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from crq import script
 from crq.model import Limits
-from demo.api import Quota
+from demo.api import RULED_CARDS, Quota, _page
+from demo.automate import RULE
 from demo.checks import (
+    Automated,
     Call,
     Check,
     Row,
+    automation_kept,
     caps_by_calls,
     caps_by_rows,
     examine,
@@ -57,6 +60,14 @@ def refusal(number: int, at: float = 10.0, retry_after: int = 15) -> Call:
     return call(number, "limited", at, status=429, effect=False, retry_after=retry_after)
 
 
+AUTOMATED = Automated(
+    "ruled", frozenset({51, 54}), frozenset({51, 54}), 5, 40.0, 2, {51: 51, 54: 54}
+)
+IDLE = evolve(AUTOMATED, previewed=frozenset(), observed=frozenset(), changed=0, executions={})
+RULED_ROWS = [row(51, "ruled", 41, 42), row(54, "ruled", 43, 44)]
+RULED_CALLS = [call(51, "ruled", 41.5), call(54, "ruled", 43.5)]
+
+
 class Whole(SynchronousTestCase):
     """
     `examine`.
@@ -67,17 +78,18 @@ class Whole(SynchronousTestCase):
         A run that kept every promise passes every check.
         """
         refused = evolve(row(3, "limited", 10, 10.2), status="failed", error_code=301)
-        rows = [row(1), row(2), refused, row(4, "limited", 35, 36)]
-        calls = [call(1), call(2), refusal(3), call(4, "limited", 35.5)]
-        checks = examine({each.execution_id: each.account for each in rows}, rows, calls, LIMITS)
+        rows = [row(1), row(2), refused, row(4, "limited", 35, 36), *RULED_ROWS]
+        calls = [call(1), call(2), refusal(3), call(4, "limited", 35.5), *RULED_CALLS]
+        admitted = {each.execution_id: each.account for each in rows}
+        checks = examine(admitted, rows, calls, LIMITS, AUTOMATED)
         self.assertEqual([check for check in checks if not check.holds], [])
-        self.assertEqual(len(checks), 6)
+        self.assertEqual(len(checks), 7)
 
     def test_a_run_without_anything_does_not_pass(self) -> None:
         """
         A run in which no gate was closed does not count as one that kept them.
         """
-        self.assertFalse(all(check.holds for check in examine({}, [], [], LIMITS)))
+        self.assertFalse(all(check.holds for check in examine({}, [], [], LIMITS, IDLE)))
 
 
 class Caps(SynchronousTestCase):
@@ -227,6 +239,65 @@ class Failures(SynchronousTestCase):
         """
         failed = evolve(row(3, "limited"), status="failed", error_code=303)
         self.assertFalse(failures_explained([failed], [refusal(3)]).holds)
+
+
+class Rules(SynchronousTestCase):
+    """
+    `automation_kept`, and the cards it goes through.
+    """
+
+    def broken(
+        self,
+        told: str,
+        automated: Automated = AUTOMATED,
+        rows: list[Row] = RULED_ROWS,
+        calls: list[Call] = RULED_CALLS,
+    ) -> None:
+        """
+        One fault breaks the check, which says what it is.
+        """
+        found = automation_kept(automated, rows, calls)
+        self.assertFalse(found.holds)
+        self.assertIn(told, found.detail)
+
+    def test_each_fault_is_seen(self) -> None:
+        """
+        A change before the promotion, twice, missing or of another card; a preview that is not what
+        was observed; counts and executions that are not those of the log.
+        """
+        self.assertTrue(automation_kept(AUTOMATED, RULED_ROWS, RULED_CALLS).holds)
+        one, two = RULED_CALLS
+        self.broken("1 changes before", calls=[evolve(one, at=39.0), two])
+        self.broken("the API saw changes of [51, 51, 54]", calls=[one, one, two])
+        self.broken("the API saw changes of [51]", calls=[one])
+        self.broken("the API saw changes of [51, 99]", calls=[one, evolve(two, card=99)])
+        self.broken("differ", evolve(AUTOMATED, previewed=frozenset({51})))
+        self.broken("says that it changed 3", evolve(AUTOMATED, changed=3))
+        self.broken("of other cards", evolve(AUTOMATED, executions={51: 51, 54: 55}))
+        self.broken("not those of the log", rows=RULED_ROWS[:1])
+        failed = evolve(RULED_ROWS[0], status="failed", error_code=301)
+        self.broken("not well ended: ruled/51", rows=[failed, RULED_ROWS[1]])
+        self.broken("nothing to see", IDLE, [], [])
+
+    def test_others_do_not_disturb(self) -> None:
+        """
+        What other accounts do is none of its.
+        """
+        rows, calls = [*RULED_ROWS, row(1)], [*RULED_CALLS, call(1)]
+        self.assertTrue(automation_kept(AUTOMATED, rows, calls).holds)
+
+    def test_cards_come_in_pages_and_the_rule_takes_the_overdue(self) -> None:
+        """
+        The API sends the cards after a number; the rule approves those whose day has passed.
+        """
+        first = _page("limit=5")
+        self.assertEqual([card["card_id"] for card in first], list(RULED_CARDS[:5]))
+        rest = _page(f"after={first[-1]['card_id']}&limit=100")
+        self.assertEqual([card["card_id"] for card in first + rest], list(RULED_CARDS))
+        self.assertEqual(_page(f"after={RULED_CARDS[-1]}&limit=5"), [])
+        decide = script.function(RULE, "decide", {"now": 0.0}, lambda: False)
+        taken = [card["card_id"] for card in first + rest if decide(card)["approve"]]
+        self.assertEqual(taken, [5001, 5004, 5007, 5010])
 
 
 class Throttle(SynchronousTestCase):

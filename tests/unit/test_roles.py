@@ -24,7 +24,7 @@ from tests.rows import SEALER
 from tests.unit.test_tap import TapCase
 
 DRAINS = {"drainer", "reaper", "watch", "supervision", "automations", "automation threads"}
-BOTH = {"last resort", "signals", "gates", "http"}
+BOTH = {"previews", "last resort", "signals", "gates", "http"}
 
 
 class RoleTests(TapCase):

@@ -3,6 +3,13 @@ Reads for people: automations, runs, items and the audit, in pages.
 
 A page goes on after the number it ended with: numbers are unique, so that no row falls between two
 pages however many share an instant.
+
+# Note [Orders]
+
+``ORDER BY number + 0`` instead of ``ORDER BY number``: a page is read by the index of what it is
+about, and then sorted. By number alone MariaDB would rather walk the primary key until it has met
+enough rows, which is the whole table when the rows are far away. So a page costs what its
+automation, or its run, has stored, and never what others have.
 """
 
 from __future__ import annotations
@@ -60,14 +67,18 @@ class AuditRow:
 
 
 def automations(
-    txn: Cursor, tenant: str | None = None, after: int = 0, limit: int = limits.PAGE_ROWS
+    txn: Cursor,
+    tenants: Sequence[str] | None = None,
+    after: int = 0,
+    limit: int = limits.PAGE_ROWS,
 ) -> Page[Automation]:
     """
-    Automations by number, of one tenant or of all.
+    Automations by number, of some tenants or of all.
     """
     where, parameters = "automation_id > ?", [after]
-    if tenant is not None:
-        where, parameters = where + " AND tenant = ?", [*parameters, tenant]  # type: ignore[list-item]
+    if tenants is not None:
+        where += f" AND tenant IN ({rows.marks(max(1, len(tenants)))})"
+        parameters += tenants or [""]  # type: ignore[arg-type]  # nobody is called so
     found = txn.execute(
         f"SELECT {rows.AUTOMATION} FROM automations WHERE {where} ORDER BY automation_id LIMIT ?",
         (*parameters, limit + 1),
@@ -103,8 +114,9 @@ def latest_runs(
         where.append("status = ?")
         parameters.append(status.value)  # type: ignore[arg-type]
     found = txn.execute(
-        f"SELECT {rows.RUN} FROM automation_runs WHERE {' AND '.join(where)}"
-        " ORDER BY run_id DESC LIMIT ?",
+        f"SELECT {rows.RUN} FROM automation_runs JOIN"  # note [Orders]
+        f" (SELECT run_id AS number FROM automation_runs WHERE {' AND '.join(where)}"
+        " ORDER BY run_id + 0 DESC LIMIT ?) AS page ON run_id = number ORDER BY run_id DESC",
         (*parameters, limit + 1),
     ).all()
     return _page([rows.run(row) for row in found], limit, lambda one: one.run_id)
@@ -134,7 +146,7 @@ def items(
             parameters.append(value)
     found = txn.execute(
         f"SELECT {rows.ITEM} FROM automation_run_items WHERE {' AND '.join(where)}"
-        " ORDER BY item_id LIMIT ?",
+        " ORDER BY item_id + 0 LIMIT ?",  # note [Orders]
         (*parameters, limit + 1),
     ).all()
     return _page([rows.item(row) for row in found], limit, lambda one: one.item_id)
@@ -151,7 +163,9 @@ def audit(
         where, parameters = where + " AND audit_id < ?", [*parameters, before]
     found = txn.execute(
         "SELECT audit_id, automation_id, run_id, at, actor, action, before_json, after_json"
-        f" FROM automation_audit WHERE {where} ORDER BY audit_id DESC LIMIT ?",
+        " FROM automation_audit JOIN"  # note [Orders]
+        f" (SELECT audit_id AS number FROM automation_audit WHERE {where}"
+        " ORDER BY audit_id + 0 DESC LIMIT ?) AS page ON audit_id = number ORDER BY audit_id DESC",
         (*parameters, limit + 1),
     ).all()
     made = [
@@ -177,7 +191,7 @@ def evidence(txn: Cursor, automation_id: int, revision: int) -> Evidence | None:
     row = txn.execute(
         "SELECT run_id, config_revision, would_count FROM automation_runs"
         " WHERE automation_id = ? AND status = 'completed' AND mode = 'observe'"
-        " AND config_revision = ? ORDER BY run_id DESC LIMIT 1",
+        " AND config_revision = ? ORDER BY run_id + 0 DESC LIMIT 1",  # note [Orders]
         (automation_id, revision),
     ).one()
     return None if row is None else Evidence(*row)

@@ -89,6 +89,13 @@ class Visitor:
         return self.caller.may("operate")
 
     @property
+    def promotes(self) -> bool:
+        """
+        Whether the token may let automations act.
+        """
+        return self.caller.may("promote")
+
+    @property
     def unlimited(self) -> bool:
         """
         Whether the token may see and change what belongs to all.

@@ -95,7 +95,7 @@ def plot(samples: Sequence[Sample], since: Instant, until: Instant) -> Plot:
     def panel(number: int, title: str, *series: tuple[str, Callable[[Sample], int]]) -> Panel:
         y = TOP + number * (HEIGHT + GAP)
         highest = max((read(each) for each in samples for _, read in series), default=0)
-        top = _round_up(highest)
+        top = round_up(highest)
         lines = []
         for css, read in series:
             points = {
@@ -139,7 +139,7 @@ def _path(points: dict[int, float], x: Callable[[float], float]) -> str:
     return "".join(parts)
 
 
-def _round_up(value: int) -> int:
+def round_up(value: int) -> int:
     """
     The least of 4, 10, 20, 50, 100, … that is not below a value: the upper edge of a panel.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from crq.automations.model import Automation
 from crq.model import Status
 from crq.recordvalues import Record
 from crq.verdict import Verdict
@@ -66,3 +67,52 @@ def state_of(record: Record) -> Look:
     """
     claimed = record.status == Status.CLAIMED.value
     return state(Status.CLAIMED.value if claimed else record.shown)
+
+
+MODES = {
+    look.word: look
+    for look in (
+        Look("off", "❚❚", "off", "switched off: no run is made"),
+        Look("observe", "◎", "observe", "decides by its schedule and changes nothing"),
+        Look("live", "●", "acts", "decides and acts"),
+    )
+}
+RUNS = {
+    look.word: look
+    for look in (
+        Look("queued", "○", "queued", "made, and not begun"),
+        Look("running", "▶", "running", "goes on, maybe in the next minute"),
+        Look("completed", "✓", "success", "nothing was left"),
+        Look("capped", "▲", "capped", "a cap was reached"),
+        Look("failed", "✗", "failed", "its type raised, broke its contract or did not come back"),
+        Look("stopped", "⊟", "cancelled", "switched off or demoted meanwhile"),
+        Look("refused", "⊘", "rejected", "live, and a precondition does not hold"),
+        Look("overlapped", "∅", "never", "never begun: the one before it was still open"),
+    )
+}
+VERDICT = {
+    look.word: look
+    for look in (
+        Look("approved", "✓", "success", "something is to happen"),
+        Look("declined", "–", "declined", "nothing is to happen"),
+    )
+}
+EFFECTS = {
+    look.word: look
+    for look in (
+        Look("none", "–", "declined", "nothing was to be applied"),
+        Look("intended", "○", "queued", "recorded, not begun"),
+        Look("applying", "▶", "running", "begun"),
+        Look("applied", "✓", "success", "done"),
+        Look("failed", "✗", "failed", "apply said so"),
+        Look("unknown", "?", "unknown", "begun; nobody knows how it ended"),
+        Look("withdrawn", "⊟", "cancelled", "the run ended before it was begun"),
+    )
+}
+
+
+def mode_of(automation: Automation) -> Look:
+    """
+    How the mode of an automation is shown.
+    """
+    return MODES[automation.mode.value if automation.enabled else "off"]
