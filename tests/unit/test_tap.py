@@ -81,7 +81,7 @@ class TapTests(TapCase):
         schema.upgrade(self.database)
         root = self.make()
         self.assertEqual(root.name, "crqueue")
-        for name in ("drainer", "reaper", "http", "gates", "last resort"):
+        for name in ("drainer", "reaper", "http", "gates", "previews", "last resort"):
             self.assertEqual(root.getServiceNamed(name).name, name)
 
     def test_the_plugin_is_found(self) -> None:

@@ -20,6 +20,7 @@ from crq.automations.workers import Overdue
 from crq.submissions import Refusal
 from crq.web.pages import forms
 from crq.web.pages.bars import LABEL, MOST, chart
+from crq.web.pages.render import ASSETS
 from crq.web.pages.words import EFFECTS, MODES, RUNS, VERDICT
 from tests.automations.house import House
 from tests.door import Answer, Door
@@ -313,7 +314,7 @@ class Going(Pages):
         self.assertIn('name="evidence" value="1"', dialog)
         self.assertEqual(self.did(f"{path}/promote", evidence=1), path)
         shown = self.text(path)
-        self.assertIn("state acts", shown)
+        self.assertIn("state acting", shown)
         self.assertIn("which would have changed 8", shown)
         self.wait(1)
         self.did(f"{path}/run-now")
@@ -501,6 +502,14 @@ class Showing(Pages):
             for part in ("word", "symbol", "css"):
                 found = {getattr(each, part) for each in looks.values()}
                 self.assertEqual(len(found), len(looks), part)
+
+    def test_no_look_is_dressed_as_something_else(self) -> None:
+        """
+        The style sheet has no rule for the class of a look by itself: it is of another part.
+        """
+        sheet = ASSETS["page.css"].body.decode()
+        for look in (*MODES.values(), *RUNS.values(), *VERDICT.values(), *EFFECTS.values()):
+            self.assertNotRegex(sheet, rf"(?m)^\s*\.{look.css}[\s.:{{,]", look.word)
 
     def test_every_word_that_is_stored_has_a_look(self) -> None:
         """

@@ -74,7 +74,7 @@ MODES = {
     for look in (
         Look("off", "❚❚", "off", "switched off: no run is made"),
         Look("observe", "◎", "observe", "decides by its schedule and changes nothing"),
-        Look("live", "●", "acts", "decides and acts"),
+        Look("live", "●", "acting", "decides and acts"),
     )
 }
 RUNS = {
