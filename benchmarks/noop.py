@@ -95,12 +95,13 @@ class _Plain(_Handler):
 
 def _execute(database: Database, connection: Any, fields: dict[str, list[str]]) -> dict[str, Any]:
     job_id, nonce = int(fields["jobId"][0]), fields["asyncNonce"][0]
+    # Each is one statement, which is a transaction of its own: no BEGIN, no COMMIT.
     row = database.read(connection, executions.startable, job_id)
-    if row is None or not database.transact(
+    if row is None or not database.read(
         connection, executions.start, row.execution_id, nonce, "noop", time.time()
     ):
         return {"errorCode": ErrorCode.NONCE_INVALID}
-    database.transact(connection, executions.finish, row.execution_id, SUCCESS, time.time())
+    database.read(connection, executions.finish, row.execution_id, SUCCESS, time.time())
     return {"executionId": row.execution_id, "status": SUCCESS.status.value}
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 from treq.testing import RequestTraversalAgent
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectError, ConnectionLost, DNSLookupError
 from twisted.internet.interfaces import IProtocol
 from twisted.internet.task import Clock
@@ -18,7 +19,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.client import ResponseDone, ResponseFailed, ResponseNeverReceived
+from twisted.web.client import URI, ResponseDone, ResponseFailed, ResponseNeverReceived
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
@@ -536,11 +537,25 @@ class ConstructionTests(SynchronousTestCase):
         config = Config(executor=ExecutorOptions(url="https://executor/"))
         with mock.patch("crq.transport.Agent") as agent:
             Transport.to_executor(Clock(), config)
-        pool = agent.call_args.kwargs["pool"]
+        pool = agent.usingEndpointFactory.call_args.kwargs["pool"]
         self.assertTrue(pool.persistent)
         self.assertEqual(pool.maxPersistentPerHost, config.limits.in_flight)
         self.assertEqual(pool.cachedConnectionTimeout, IDLE_FOR)
         self.assertIs(pool.retryAutomatically, False)
+
+    def test_the_way_is_made_once(self) -> None:
+        """
+        The agent gets the same endpoint each time it asks, over TLS where the address says so.
+        """
+        from twisted.internet import reactor  # it can look up names; nothing is looked up
+
+        with mock.patch("crq.transport.Agent") as agent:
+            Transport.to_executor(reactor, Config())
+        factory = agent.usingEndpointFactory.call_args.args[1]
+        plain, secure = (URI.fromBytes(b"http://x/a"), URI.fromBytes(b"https://x/a"))
+        self.assertIs(factory.endpointForURI(plain), factory.endpointForURI(plain))
+        self.assertIsInstance(factory.endpointForURI(plain), HostnameEndpoint)
+        self.assertNotIsInstance(factory.endpointForURI(secure), HostnameEndpoint)
 
     def test_close_waits_for_nobody(self) -> None:
         """
