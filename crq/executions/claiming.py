@@ -105,10 +105,8 @@ def claim(
     at = max(now, *(row.queued_at for row in chosen))
     values: list[object]
     if begun_by is None:
-        taken = f"""
-            status = 'claimed', nonce_hash = CASE execution_id
-            {"WHEN ? THEN ? " * len(claimed)} END
-        """
+        cases = "WHEN ? THEN ? " * len(claimed)
+        taken = f"status = 'claimed', nonce_hash = CASE execution_id {cases}END"
         values = [v for row in claimed for v in (row.execution_id, sha256_hex(row.nonce))]
     else:
         taken = "status = 'running', worker_id = ?, started_at = ?"
