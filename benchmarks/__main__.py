@@ -298,7 +298,7 @@ def several(target: str | None, page: bool, minutes: float, seed: int | None, co
 @_page_option
 @click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(min=1))
 @click.option("--seed", default=1, show_default=True, type=int)
-def nodes(target: str | None, page: bool, minutes: float, seed: int) -> None:
+def galera_nodes(target: str | None, page: bool, minutes: float, seed: int) -> None:
     load = os.getloadavg()[0]
     with _stages("galera") as stage:
         soaked = galera.run(stage, minutes, seed)

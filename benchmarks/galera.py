@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from benchmarks import nodes
 from benchmarks.report import Figure, Measured, Stage
 from benchmarks.soak.run import Soaked
 from tests.effects import script
@@ -81,6 +82,8 @@ def run(stage: Stage, minutes: float = 10.0, seed: int = 1) -> Soaked:
     draw = random.Random(seed)
     away: list[tuple[str, float]] = []
     with Cluster() as cluster:
+        stage("measuring claims")
+        claiming = nodes.figures(cluster)
         boxes = Boxes(cluster, folder)
         callers = Callers(boxes, seed)
         begun = time.monotonic()
@@ -100,7 +103,7 @@ def run(stage: Stage, minutes: float = 10.0, seed: int = 1) -> Soaked:
             boxes.reconnect()
             violations = [] if boxes.until_ended(QUIET_WITHIN) else ["I3: not everything has ended"]
             violations += boxes.problems()
-            figures = _figures(boxes, callers, away, seconds, seed)
+            figures = _figures(boxes, callers, away, seconds, seed) | claiming
             version = str(cluster.nodes[0].execute("SELECT VERSION()")[0][0])
             provider = cluster.nodes[0].status("wsrep_provider_version")
         except BaseException as error:

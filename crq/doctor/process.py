@@ -90,6 +90,8 @@ def judge_beats(found: Collection[Beat], now: Instant, tick: float) -> Iterator[
                 f"has not reported {since} and did not stop in order",
                 "start it; the row of one that is gone for good is forgotten after an hour",
             )
+        elif beat.last_good_age is None and beat.beat_at - beat.started_at < stale_after(tick):
+            yield note(name, "has just started")  # its first beat comes before its first claim
         elif beat.last_good_age is None or beat.last_good_age >= stale_after(tick):
             yield error(
                 name, "runs, and its ticks do not end well", "see its log: journalctl -u crqueue"

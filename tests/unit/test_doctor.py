@@ -652,6 +652,7 @@ class ProcessTests(SynchronousTestCase):
             (well, OK),
             (evolve(well, beat_at=900.0), WARNING),
             (evolve(well, last_good_age=None), ERROR),
+            (evolve(well, last_good_age=None, started_at=999.0), NOTE),
             (evolve(well, last_good_age=50.0), ERROR),
             (evolve(well, alarm="refused"), ERROR),
             (evolve(well, gates_reachable=False), WARNING),

@@ -125,6 +125,32 @@ class DoorTests(SynchronousTestCase):
         self.assertIn("crqueue_drainers_alive 0.0", text)
         self.assertNotIn("crqueue_ticks_skipped", text)
 
+    def test_who_only_admits_does_not_guess_who_goes_first(self) -> None:
+        """
+        It never hears that an execution has ended, so a gate that has passed holds nothing in what
+        it says; a drainer, which waits for the first one to end, says so.
+        """
+        for drains, held in ((False, 0), (True, 1)):
+            made = self.make(drains=drains)
+            made.submit()
+            made.submit()
+            key = SEALER.key("k")
+            made.stored_gates.stored[key] = made.wall() + 5
+            self.successResultOf(made_gates(made, key))
+            made.clock.advance(6)
+            made.stored_gates.stored.clear()
+            self.successResultOf(made_gates(made, key))
+
+            def claim(txn: Any) -> None:
+                txn.execute(
+                    "UPDATE codeRunner_executions SET status = 'claimed',"
+                    " claimed_at = queued_at WHERE execution_id = 1"
+                )
+
+            self.successResultOf(made.pool.transact(claim))
+            holds = made.ask("GET", "/status").json["holds"]
+            self.assertEqual(holds.get("half open", 0), held, holds)
+
     def test_who_only_admits_is_not_ready_without_its_database(self) -> None:
         """
         503, so that a balancer asks another one.
@@ -139,6 +165,13 @@ class DoorTests(SynchronousTestCase):
         self.assertEqual(made.ask("GET", "/health/ready", token=None).status, 200)
         faults.append(True)
         self.assertEqual(made.ask("GET", "/health/ready", token=None).status, 503)
+
+
+def made_gates(made: door.Door, key: str) -> Deferred[Any]:
+    """
+    Read a gate, as ticks do, and reports where there are none.
+    """
+    return Deferred.fromCoroutine(made.gates.read([key], made.wall()))
 
 
 class PokeTests(SynchronousTestCase):
