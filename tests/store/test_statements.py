@@ -15,6 +15,7 @@ from crq import status
 from crq.database import Database
 from crq.gathering import GATHER
 from crq.model import Limits
+from tests import rows
 from tests.house import Clocks, House, PlayedExecutor
 from tests.rows import insert_queued
 from tests.support import SynchronousPool
@@ -140,3 +141,40 @@ def test_an_execution_costs_little_more_than_one_statement(
     assert house.statuses() == {"success": count}
     assert house.executor.most["total"] == CAP
     assert len(seen) / count <= PER_EXECUTION
+
+
+def test_a_claim_steps_over_rows_that_others_hold(database: Database) -> None:
+    """
+    On MariaDB each part of a claim's one statement locks its rows and skips what is locked already.
+    """
+    if database.dialect == "sqlite":
+        pytest.skip("SQLite has one writer")
+    mine, theirs = database.connect(), database.connect()
+    try:
+        held = [rows.admit(database, mine, account) for account in "ab"]
+        free = [rows.admit(database, mine, account) for account in "ab"]
+        cursor = theirs.cursor()
+        cursor.execute("BEGIN")
+        for number in held:
+            cursor.execute(
+                "UPDATE codeRunner_executions SET times = 2 WHERE execution_id = %s", (number,)
+            )
+        claimed = rows.claim(database, mine)
+        cursor.execute("ROLLBACK")
+    finally:
+        mine.close()
+        theirs.close()
+    assert sorted(row.execution_id for row in claimed) == free
+
+
+def test_each_claim_has_an_epoch_of_its_own(database: Database, connection: Any) -> None:
+    """
+    The epoch on the rows is the one that was written under the lock, one more each time.
+    """
+    rows.admit(database, connection, "a")
+    (first,) = rows.claim(database, connection)
+    rows.admit(database, connection, "b")
+    (second,) = rows.claim(database, connection)
+    cursor = connection.cursor()
+    cursor.execute("SELECT epoch FROM codeRunner_drain WHERE id = 1")
+    assert cursor.fetchone()[0] == second.claim_epoch == first.claim_epoch + 1
