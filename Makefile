@@ -8,6 +8,10 @@ READY := $(VENV)/.ready
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check --retries 10 --timeout 60
 
 PYTEST := -m pytest
+
+# Most tests wait for processes most of the time. Tests of one file stay together: they share parts.
+JOBS := 3
+PARALLEL := --numprocesses $(JOBS) --dist loadfile
 TRIAL := -W error -m twisted.trial --temp-directory build/trial --random 0
 
 .DEFAULT_GOAL := help
@@ -31,10 +35,9 @@ demo: $(READY)  ## a first look: daemon, executor and a throttled API (KEEP=1 le
 	$(PYTHON) -m demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 test: lint servers  ## everything: lint, all tests on both databases, coverage floors
-	@mkdir -p build/coverage
 	$(PYTHON) $(TRIAL) tests.unit
-	$(PYTHON) -m coverage run $(PYTEST) tests/unit tests/store tests/automations tests/integration tests/acceptance tests/browser
-	@$(PYTHON) -m coverage json --quiet
+	$(PYTHON) $(PYTEST) $(PARALLEL) --cov --cov-report=json tests/unit tests/store tests/automations tests/integration tests/browser
+	$(PYTHON) $(PYTEST) tests/acceptance tests/galera
 	@$(PYTHON) scripts/floors.py build/coverage/coverage.json
 
 quick: lint  ## lint, unit tests and the store on SQLite; needs no server
