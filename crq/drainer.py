@@ -101,6 +101,7 @@ class Drainer(Service):
     _recovered: bool = field(init=False, default=False)
     _caps: tuple[Limits, Limits] | None = field(init=False, default=None)
     _empty: set[Lane] = field(init=False, factory=set)
+    _quiet: bool = field(init=False, default=False)
     _watch: ClockWatch = field(init=False, factory=ClockWatch)
     _faults: Outage = field(init=False)
 
@@ -143,6 +144,10 @@ class Drainer(Service):
         """
         Ask for a tick now.
         """
+        self._quiet = False
+        self._ask()
+
+    def _ask(self) -> None:
         self._again = True
         if self.running and self._ticking is None:
             self._ticking = Deferred()
@@ -151,7 +156,7 @@ class Drainer(Service):
     def _timed(self, count: int) -> None:
         # The timer makes up for a stall with one call; what it left out is counted.
         self.pulse.skipped_ticks += count - (self._ticking is None)
-        self.wake()
+        self._ask()
 
     async def _tick_on(self) -> None:
         while self._again and self.running:
@@ -230,9 +235,11 @@ class Drainer(Service):
         on_their_way = len(self.dispatcher.outstanding)
         if not slots or on_their_way >= slots:  # the lanes matter if there is room all the same
             return await self.pool.read(executions.snapshot, slots, on_their_way)
-        question = self.lanes.question(self.clock.seconds())
+        question = evolve(self.lanes.question(self.clock.seconds()), idle=self._quiet)
         snapshot, news = await self.pool.read(executions.news, question)
         self.lanes.learn(question, news, self.clock.seconds())
+        # Most likely the timer's next tick finds nothing either; who wakes us knows better.
+        self._quiet = not (snapshot.in_flight or news.heads or self.lanes.many)
         cap = snapshot.controls.over(self.limits).in_flight
         if self.lanes.many or len(snapshot.in_flight) >= cap:
             return snapshot

@@ -52,11 +52,13 @@ class Question:
     :ivar after: rows with a higher id; None: the heads of all lanes.
     :ivar lanes: whose heads are read.
     :ivar newest: whether the highest id is wanted as well.
+    :ivar idle: whether to look first whether there is anything at all.
     """
 
     after: int | None = None
     lanes: tuple[Lane, ...] = ()
     newest: bool = False
+    idle: bool = False
 
 
 @frozen

@@ -80,7 +80,8 @@ def _settle(house: House) -> None:
 
 def test_an_idle_tick_is_one_statement(house: House, seen: list[str]) -> None:
     """
-    A tick that finds nothing asks one question, in no transaction.
+    A tick of the timer that finds nothing, after another, asks one small question, in no
+    transaction; one that was woken asks the whole question at once.
     """
     house.start()
     _settle(house)
@@ -91,6 +92,11 @@ def test_an_idle_tick_is_one_statement(house: House, seen: list[str]) -> None:
         _settle(house)
     assert house.pulse.ticks == ticks + 10
     assert len(seen) == 10
+    assert not any("UNION" in statement for statement in seen)
+    seen.clear()
+    house.drainer.wake()
+    _settle(house)
+    assert ["UNION" in statement for statement in seen] == [True]
 
 
 def test_a_report_of_an_empty_queue_is_three_statements(
