@@ -265,6 +265,7 @@ class Workbench:
             return
         self.killed = True
         self.drainer.running = False
+        self.dispatcher._idle = None  # nobody is told that its stop is over
         self._clock.end()
         self.executor.forsake()
         self.pool.close()

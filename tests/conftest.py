@@ -11,6 +11,7 @@ from types import FrameType
 import greenlet
 import pytest
 
+from tests.house import LIVING
 from tests.servers import MariaDB, Memcached
 
 
@@ -35,6 +36,13 @@ def pytest_configure() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
+
+
+@pytest.fixture(autouse=True)
+def _no_house_outlives_its_test() -> Iterator[None]:
+    yield
+    while LIVING:
+        LIVING.pop().kill()
 
 
 @pytest.fixture(scope="session")

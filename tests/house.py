@@ -14,7 +14,11 @@ from crq.workbench import SUCCESS, PlayedExecutor, PlayedLiveness, Workbench
 from tests import rows
 from tests.support import SynchronousPool
 
-__all__ = ["SUCCESS", "Clocks", "House", "PlayedExecutor", "PlayedLiveness"]
+__all__ = ["LIVING", "SUCCESS", "Clocks", "House", "PlayedExecutor", "PlayedLiveness"]
+
+# What a test has started and not ended. Its unfinished coroutines would otherwise be closed when
+# they are collected, in the middle of some other test, which would be blamed for what they say.
+LIVING: list[Workbench] = []
 
 
 class Clocks(timeline.Clocks):
@@ -48,6 +52,7 @@ class House(Workbench):
             pool=pool,
             drainer_id=drainer_id,
         )
+        LIVING.append(self)
 
     def start(self) -> House:
         """

@@ -255,7 +255,7 @@ def number(name: str, text: str | None, low: int, high: int) -> int | None:
     """
     if text is None:
         return None
-    if text.isascii() and text.isdigit() and len(text) < 19 and low <= int(text) <= high:
+    if text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high:
         return int(text)
     raise Refusal(name, "is not a number in range", f"give {low} to {high}")
 

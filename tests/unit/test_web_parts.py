@@ -21,8 +21,9 @@ from crq.config import Config, MetricsOptions, Token, WebOptions
 from crq.database import CommitUnknown
 from crq.meters import OUTCOMES, Meters
 from crq.sealing import sha256_hex
+from crq.submissions import Refusal
 from crq.traceparent import traceparent
-from crq.web import openapi, problems
+from crq.web import bodies, openapi, problems
 from crq.web.door import routes
 from crq.web.rates import NOBODY, Rates
 from crq.web.tokens import FRESH, STALE, Caller, TokenBook, callers
@@ -434,3 +435,21 @@ class MetricsTests(SynchronousTestCase):
         counts = {word: meters.finished.labels(word)._value.get() for word in OUTCOMES.values()}
         self.assertEqual(set(counts.values()), {1.0})
         self.assertEqual((meters.wait._sum.get(), meters.service._sum.get()), (9.0, 4.0))
+
+
+class NumberTests(SynchronousTestCase):
+    """
+    Whole numbers in a query.
+    """
+
+    def test_every_number_of_the_range_is_read(self) -> None:
+        """
+        Both ends belong to it, also where they have nineteen digits; what is beyond is refused.
+        """
+        highest = 2**62
+        for value in (0, 1, highest):
+            self.assertEqual(bodies.number("below", str(value), 0, highest), value)
+        self.assertIsNone(bodies.number("below", None, 0, highest))
+        for text in (str(highest + 1), "9" * 5000, "-1", "1.0", "", "\u0661"):
+            with self.assertRaisesRegex(Refusal, "below"):
+                bodies.number("below", text, 0, highest)
