@@ -16,12 +16,13 @@ from crq import crashpoints, executions, plain
 from crq.batch import Batch
 from crq.config import Config
 from crq.database import is_outage
+from crq.exchange import Letter
 from crq.interfaces import ITransport
 from crq.messages import DispatchResult, NotSent, Parcel
 from crq.model import Claimed, Limits
 from crq.pool import Pool
 from crq.sealing import Sealer, Unsealable
-from crq.transport import Letter, Transport
+from crq.transport import Transport
 
 READ_AT_ONCE = 64  # parcels; each may have some megabytes
 

@@ -4,6 +4,7 @@ Phase A: due automations become runs, on SQLite and on MariaDB.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -11,9 +12,12 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 
 from crq.automations import limits, runs
 from crq.automations.model import RunStatus, Trigger
+from crq.automations.rounds import Ticked
 from crq.database import Cursor, Database
 from tests.automations.house import House, utc
 from tests.house import Clocks
@@ -541,3 +545,59 @@ def test_the_database_goes_away_in_mid_claim(database: Database) -> None:
         assert run.scheduled_for_utc == NOON + 60
     house.close()
     broken.close()
+
+
+def test_a_tick_that_fails_is_left_to_the_next_one(house: House) -> None:
+    """
+    A fault is told once, not each minute; the timer goes on, and the end of it is told as well; an
+    outage is the pool's to tell.
+    """
+    faults: list[Exception | None] = [
+        RuntimeError("of ours"),
+        RuntimeError("of ours"),
+        sqlite3.OperationalError("database is locked"),
+        None,
+    ]
+    run_once = house.scheduler.run_once
+
+    async def disturbed() -> Ticked:
+        fault = faults.pop(0)
+        if fault is not None:
+            raise fault
+        return await run_once()
+
+    house.scheduler.run_once = disturbed  # type: ignore[method-assign]
+    house.add(cron="* * * * *")
+    with capturedLogs() as events:
+        house.scheduler.startService()
+        house.clocks.go(61)
+        assert house.scheduler.last_error == "RuntimeError: of ours"
+        assert house.scheduler.last_good_tick is None
+        house.clocks.go(60)
+        assert house.scheduler.last_error == "OperationalError: database is locked"
+        house.clocks.go(60)
+    actions = [event.get("action") for event in events if event.get("action") is not None]
+    assert actions.count("tick failed") == 1
+    assert actions.count("recovered") == 1
+    assert actions.count("ticked") == 1  # something was claimed
+    assert house.scheduler.last_error is None
+    assert house.scheduler.last_good_tick == house.clocks.wall() - house.clocks.wall() % 60
+
+
+def test_a_stop_waits_for_the_tick_that_runs(house: House) -> None:
+    """
+    What a tick has begun is brought to its end before the service has stopped.
+    """
+    going: Deferred[None] = Deferred()
+
+    async def slow() -> Ticked:
+        await going
+        return Ticked()
+
+    house.scheduler.run_once = slow  # type: ignore[method-assign]
+    house.scheduler.startService()
+    stopped: list[object] = []
+    house.scheduler.stopService().addCallback(stopped.append)
+    assert stopped == []
+    going.callback(None)
+    assert stopped == [None]

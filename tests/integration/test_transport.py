@@ -27,6 +27,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
+from crq import frugal
 from crq import transport as transport_module
 from crq.config import Config, ExecutorOptions
 from crq.messages import Answered, DispatchResult, Lost, NotSent, Outcome
@@ -240,7 +241,7 @@ async def test_connecting_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch
     """
     A black hole does not hold a slot as long as a script may.
     """
-    monkeypatch.setattr(transport_module, "CONNECT_WITHIN", 0.3)
+    monkeypatch.setattr(frugal, "CONNECT_WITHIN", 0.3)
     with _black_hole() as url:
         async with _transport(url, 30) as transport:
             result = await _dispatch(transport)

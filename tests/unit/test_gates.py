@@ -4,8 +4,10 @@ Gates without a server: what a value means, what a key is called, how long it is
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import msgpack
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -16,7 +18,7 @@ from crq.gatevalues import LATEST, name_of, read_value, shown
 from crq.interfaces import IGateStore
 
 UNTIL = 1_788_000_065
-STRING, LONG, DOUBLE, BOOL, SERIALISED, IGBINARY = range(6)  # php-memcached's types
+STRING, LONG, DOUBLE, BOOL, SERIALISED, IGBINARY, JSON, MSGPACK = range(8)  # php-memcached's types
 
 
 class ValueTests(SynchronousTestCase):
@@ -72,6 +74,8 @@ class ValueTests(SynchronousTestCase):
             (b"1788000065 120", STRING),
             (b"inf", DOUBLE),
             (b"nan", DOUBLE),
+            (msgpack.packb(math.inf), MSGPACK),
+            (msgpack.packb(math.nan), MSGPACK),
             (b"1", BOOL),
             (b"b:1;", SERIALISED),
             (b"N;", SERIALISED),
