@@ -152,6 +152,7 @@ _command(
     _number("--count", 2000, "Executions of one round."),
     _number("--in-flight", 64, "The global cap.", 2),
     _number("--rounds", 3, "Rounds that the medians are taken of."),
+    _number("--daemons", 1, "How many drain together."),
     click.option(
         "--contract",
         type=click.Choice(["fenced", "plain"]),

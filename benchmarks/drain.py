@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.processes import cpu_seconds, resident_mb
@@ -23,7 +23,7 @@ from benchmarks.report import Figure, Measured, Stage, median
 from crq.database import Cursor, Database
 from crq.instants import instant_of
 from crq.sealing import sha256_hex
-from tests.installation import CHECKOUT, Installation
+from tests.installation import CHECKOUT, Installation, companion
 from tests.processes import kill, spawn
 from tests.rows import insert_queued
 from tests.servers import MariaDB
@@ -44,13 +44,15 @@ def run(
     in_flight: int = 64,
     rounds: int = 3,
     contract: str = "fenced",
+    daemons: int = 1,
 ) -> Measured:
     """
-    Measure on MariaDB.
+    Measure on MariaDB; where there are several daemons, each has its share of the slots.
 
     :param count: executions of one round.
     :param in_flight: the global cap.
     :param contract: of the executor.
+    :param daemons: how many drain together; their costs are added up.
     """
     per_account = max(1, -(-2 * in_flight // ACCOUNTS))  # so that only the global cap binds
     samples: dict[str, list[float]] = {
@@ -66,17 +68,23 @@ def run(
                 "database": {"url": server.create_database("drain"), "pool": POOL},
                 "limits": {"in_flight": in_flight, "per_account": per_account},
                 "executor": {"contract": contract},
+                "drainer": {"slots": -(-in_flight // daemons)},
             },
         ) as installation,
         _noop(installation, server.url_socket("drain"), contract) as executor,
+        ExitStack() as others,
     ):
-        daemon = installation.start_daemon()
+        pids = [installation.start_daemon()]
+        for number in range(2, daemons + 1):
+            name = f"d{number}"
+            other = companion(installation, Path(folder) / name, name)
+            pids.append(others.enter_context(other).start_daemon())
         database = Database(server.url_socket("drain"))
         connection = database.connect()
 
         def costs() -> tuple[float, float, float]:
             (statements,) = server.execute(_STATEMENTS, (server.user,))[0]
-            return cpu_seconds(daemon), float(statements), cpu_seconds(executor)
+            return sum(map(cpu_seconds, pids)), float(statements), cpu_seconds(executor)
 
         for done in range(rounds):
             before = costs()
@@ -98,7 +106,7 @@ def run(
             samples["cpu_s_per_1000"].append(cpu / count * 1000)
             samples["statements"].append(statements / count)
             samples["executor_cpu_s_per_1000"].append(executor_cpu / count * 1000)
-        memory = resident_mb(daemon)
+        memory = sum(map(resident_mb, pids))
         version = str(server.execute("SELECT VERSION()")[0][0])
         connection.close()
     return Measured(
