@@ -11,7 +11,7 @@ PYTEST := -m pytest
 
 # Most tests wait for processes most of the time. Tests of one file stay together: they share parts.
 JOBS := 3
-PARALLEL := --numprocesses $(JOBS) --dist loadfile
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --max-worker-restart 0
 TRIAL := -W error -m twisted.trial --temp-directory build/trial --random 0
 
 .DEFAULT_GOAL := help
@@ -36,9 +36,11 @@ demo: $(READY)  ## a first look: daemon, executor and a throttled API (KEEP=1 le
 
 test: lint servers  ## everything: lint, all tests on both databases, coverage floors
 	$(PYTHON) $(TRIAL) tests.unit
-	$(PYTHON) $(PYTEST) $(PARALLEL) --cov --cov-report=json tests/unit tests/store tests/automations tests/integration tests/browser
-	$(PYTHON) $(PYTEST) tests/acceptance tests/galera
+	$(PYTHON) $(PYTEST) $(PARALLEL) -p no:twisted --cov --cov-report=json tests/unit tests/store tests/automations \
+		--ignore tests/automations/test_daemon.py
 	@$(PYTHON) scripts/floors.py build/coverage/coverage.json
+	$(PYTHON) $(PYTEST) $(PARALLEL) tests/automations/test_daemon.py tests/integration tests/browser
+	$(PYTHON) $(PYTEST) tests/acceptance tests/galera
 
 quick: lint  ## lint, unit tests and the store on SQLite; needs no server
 	$(PYTHON) $(PYTEST) tests/unit tests/store --engine sqlite
