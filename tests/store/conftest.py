@@ -4,14 +4,16 @@ An empty, migrated database on each engine; the tests of the store never know wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import LogEvent, capturedLogs
 
 from crq import schema
 from crq.database import Database
+from tests.house import House
 from tests.servers import MariaDB
 
 TABLES = (
@@ -99,3 +101,22 @@ def connection(database: Database) -> Iterator[Any]:
     opened = database.connect()
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def logged() -> Iterator[Sequence[LogEvent]]:
+    """
+    What is logged.
+    """
+    with capturedLogs() as events:
+        yield events
+
+
+@pytest.fixture
+def house(database: Database, logged: Sequence[LogEvent]) -> Iterator[House]:
+    """
+    A running drainer with nothing to do.
+    """
+    made = House(database).start()
+    yield made
+    made.close()

@@ -5,7 +5,7 @@ The loop, on clocks that the test turns, over SQLite and MariaDB.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pymysql
@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from twisted.internet import defer
 from twisted.internet.defer import Deferred
-from twisted.logger import LogEvent, LogLevel, capturedLogs
+from twisted.logger import LogEvent, LogLevel
 from twisted.python.failure import Failure
 
 from crq import executions
@@ -29,25 +29,6 @@ from tests.rows import SEALER
 from tests.support import SynchronousPool
 
 REFUSED = NotSent("connection refused")
-
-
-@pytest.fixture
-def logged() -> Iterator[Sequence[LogEvent]]:
-    """
-    What is logged.
-    """
-    with capturedLogs() as events:
-        yield events
-
-
-@pytest.fixture
-def house(database: Database, logged: Sequence[LogEvent]) -> Iterator[House]:
-    """
-    A running drainer with nothing to do.
-    """
-    made = House(database).start()
-    yield made
-    made.close()
 
 
 def actions(events: Sequence[LogEvent], *wanted: str) -> list[str]:

@@ -5,13 +5,13 @@ that itself asks to be left alone; on clocks that the test turns, over SQLite an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from attrs import evolve
 from twisted.internet.defer import Deferred
-from twisted.logger import LogEvent, capturedLogs
+from twisted.logger import LogEvent
 
 from crq import gatehistory
 from crq.config import ReaperOptions
@@ -26,25 +26,6 @@ from tests.house import House
 from tests.rows import NOON, SEALER
 
 KEY = SEALER.key("key")
-
-
-@pytest.fixture
-def logged() -> Iterator[Sequence[LogEvent]]:
-    """
-    What is logged.
-    """
-    with capturedLogs() as events:
-        yield events
-
-
-@pytest.fixture
-def house(database: Database, logged: Sequence[LogEvent]) -> Iterator[House]:
-    """
-    A running drainer with nothing to do.
-    """
-    made = House(database).start()
-    yield made
-    made.close()
 
 
 def history(house: House) -> tuple[Closing, ...]:

@@ -5,12 +5,12 @@ Ten minutes without something, in a second: a whole drainer on clocks, over both
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pymysql
 import pytest
 from twisted.internet import defer
-from twisted.logger import LogEvent, LogLevel, capturedLogs
+from twisted.logger import LogEvent, LogLevel
 
 from crq import executions, status
 from crq.database import Database
@@ -28,25 +28,6 @@ from tests.rows import SEALER
 MINUTE = 60.0
 ACCOUNTS = 7
 REFUSED = NotSent("connection refused")
-
-
-@pytest.fixture
-def logged() -> Iterator[Sequence[LogEvent]]:
-    """
-    What is logged.
-    """
-    with capturedLogs() as events:
-        yield events
-
-
-@pytest.fixture
-def house(database: Database, logged: Sequence[LogEvent]) -> Iterator[House]:
-    """
-    A running drainer with nothing to do.
-    """
-    made = House(database).start()
-    yield made
-    made.close()
 
 
 def warned(events: Sequence[LogEvent]) -> list[str]:
