@@ -13,7 +13,6 @@ one more after it. A tick never raises, and it never waits for an executor: `crq
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 from attrs import define, evolve, field
 from twisted.application.service import Service
@@ -396,7 +395,9 @@ class Drainer(Service):
                     del flights[row.execution_id]
             running = [row for row in running if row.begun_by is None]
             if running:
-                held = await self.pool.read(self._held, [row.execution_id for row in running])
+                held = await self.pool.read(
+                    self.liveness.held, [row.execution_id for row in running]
+                )
         for row in self.suspects.dead(running, held, self.clock.seconds(), self.wall()):
             await self._died(row, "its worker died")
             del flights[row.execution_id]
@@ -432,9 +433,6 @@ class Drainer(Service):
             self.meters.ended("failed", ErrorCode.OUTCOME_UNKNOWN, None, row.started_at, None)
         if row.lane.apikey_hash is not None:
             self.gates.ended(row.lane.apikey_hash)
-
-    def _held(self, txn: Any, execution_ids: list[int]) -> frozenset[int]:
-        return self.liveness.held(txn, execution_ids)
 
     async def _release(self, row: InFlight | Claimed, why: str) -> None:
         number, epoch = row.execution_id, row.claim_epoch
